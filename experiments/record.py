@@ -112,17 +112,16 @@ def versions() -> dict[str, str]:
 
 def _command() -> str:
     """Return the command line without the folders of the machine it ran on."""
-    return " ".join(Path(word).name if word.startswith("/") else word for word in _words())
-
-
-def _words() -> list[str]:
-    # sys.orig_argv keeps `-m module`; its first word is the interpreter, whatever path it has.
-    return ["python", *sys.orig_argv[1:]]
+    # sys.orig_argv, unlike sys.argv, keeps `-m module`.
+    words = ["python", *sys.orig_argv[1:]]
+    return " ".join(Path(word).name if word.startswith("/") else word for word in words)
 
 
 def _git(*arguments: str) -> str | None:
     """Return what git prints, or None outside a repository."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -1,0 +1,49 @@
+# Every target makes .venv by itself. On a machine whose python3 is too old: make test PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+WHEEL_VENV := build/wheel-venv
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench docs dist clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## the main job end to end, with pictures, in build/demo
+	$(PY) -m experiments.demo_projection
+
+test: $(STAMP) ## lint, strict types, every test and every doctest
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest
+
+bench: $(STAMP) ## time everything side by side and rewrite benchmarks/RESULTS.md
+	$(PY) -m benchmarks
+
+docs: $(STAMP) ## build the documentation into build/docs, every example executed
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+dist: $(STAMP) ## build wheel and sdist, and test the wheel in an environment without extras
+	rm -rf dist $(WHEEL_VENV)
+	$(PY) -m build
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install --quiet dist/*.whl pytest hypothesis mpmath
+	$(WHEEL_VENV)/bin/python -m pytest -q --override-ini=addopts= $(wildcard tests/test_*.py)
+
+clean: ## remove everything that the targets write, .venv too
+	rm -rf $(VENV) build dist docs/api/generated docs/auto_examples docs/sg_execution_times.rst
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamp is newer than both files only when their contents are installed. An environment that is
+# already there is brought up to date, not made anew.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "groupsparse needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	       "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
