@@ -20,7 +20,7 @@ LENGTHS = (40, 90, 160, 250)
 
 
 def vectors() -> dict[str, np.ndarray]:
-    """Return noise with more and more spikes in it: the first vector is the sparsest to begin with."""
+    """Return noise with a few spikes in it, more of them in each longer vector."""
     random = np.random.default_rng(SEED)
     made = {}
     for count, length in enumerate(LENGTHS, start=1):
