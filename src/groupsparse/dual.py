@@ -1,0 +1,190 @@
+"""The one number behind a projection: the root of a function that never increases.
+
+Everything here is scalar. ``evaluate(mu)`` returns the pair (Σ βᵢ wᵢᵀxᵢ[μ], its slope); where the
+sums come from (NumPy, numba, PyTorch, a cluster) is not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+Evaluate = Callable[[float], tuple[float, float]]
+
+# Bisecting the floats between 1e-308 and 1e308 to neighbours takes about 75 steps; Newton about 5.
+LIMIT = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """``total`` = Σ βᵢ wᵢᵀxᵢ[μ] and its slope at one μ."""
+
+    mu: float
+    total: float
+    slope: float
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where the search ended.
+
+    ``mu`` is the root. Where the function jumps over the level between two neighbouring floats,
+    ``jump`` is the pair (last μ above the level, first μ below it) and ``mu`` is the second.
+    """
+
+    mu: float
+    iterations: int
+    met: bool
+    jump: tuple[float, float] | None = None
+
+
+def find_root(
+    evaluate: Evaluate,
+    level: float,
+    tolerance: float,
+    upper: Callable[[], float],
+    *,
+    known: Iterable[Point] = (),
+    start: float | None = None,
+    slack: float = 0.0,
+) -> Root:
+    """Find μ ≥ 0 with ``total(μ) = level``, for a ``total`` that never increases.
+
+    Parameters
+    ----------
+    evaluate
+        Returns total and slope at μ.
+    level
+        The value to reach, called k in the paper.
+    tolerance
+        |total − level| that counts as reached.
+    upper
+        Returns a μ at which nothing changes any more; called only when Newton's step fails.
+    known
+        Points that were evaluated before; they cost nothing.
+    start
+        A guess, for instance the multiplier of a similar problem.
+    slack
+        By how much the total may exceed the level at μ = 0 and still count as sparse enough.
+
+    Returns
+    -------
+    Root
+    """
+    search = _Search(level, tolerance, slack)
+    for point in known:
+        search.add(point)
+    iterations = 0
+    guess = start
+    while not search.done:
+        if iterations == LIMIT:
+            return Root(search.best.mu, iterations, met=False)
+        if search.above is None and search.needs_zero(guess):
+            mu: float | None = 0.0
+        elif guess is not None and search.inside(guess):
+            mu, guess = guess, None
+        else:
+            mu = search.propose(upper)
+        if mu is None:
+            return search.collapsed(iterations)
+        iterations += 1
+        search.add(Point(mu, *evaluate(mu)))
+    return Root(search.best.mu, iterations, met=True)
+
+
+class _Search:
+    """A bracket around the root, and where to look next."""
+
+    def __init__(self, level: float, tolerance: float, slack: float) -> None:
+        self.level = level
+        self.tolerance = tolerance
+        self.slack = slack
+        self.above: Point | None = None  # total > level: the root is to the right
+        self.below: Point | None = None
+        self.best = Point(0.0, math.inf, 0.0)
+        self.last: Point | None = None
+        self.slow = 0
+
+    @property
+    def done(self) -> bool:
+        if abs(self.best.total - self.level) <= self.tolerance:
+            return True
+        # Nothing lies to the left of 0: already below the level there means already sparse enough.
+        return self.below is not None and self.below.mu == 0.0
+
+    def add(self, point: Point) -> None:
+        before = self._excess()
+        self.last = point
+        if abs(point.total - self.level) < abs(self.best.total - self.level):
+            self.best = point
+        if point.total > self.level + (self.slack if point.mu == 0.0 else 0.0):
+            if self.above is None or point.mu >= self.above.mu:
+                self.above = point
+        elif self.below is None or point.mu <= self.below.mu:
+            self.below = point
+            if point.mu == 0.0:
+                self.best = point
+        # A step that leaves more than a third of the excess is a slow one.
+        self.slow = self.slow + 1 if self._excess() > before / 3 else 0
+
+    def _excess(self) -> float:
+        return abs(self.best.total - self.level)
+
+    def inside(self, mu: float) -> bool:
+        left = 0.0 if self.above is None else self.above.mu
+        right = math.inf if self.below is None else self.below.mu
+        return left < mu < right
+
+    def needs_zero(self, guess: float | None) -> bool:
+        # Without a guess the search starts at 0; with one, 0 is looked at only when the guess
+        # turned out to be too large, since the input may then need no projection at all.
+        return guess is None or not self.inside(guess)
+
+    def propose(self, upper: Callable[[], float]) -> float | None:
+        """The next μ strictly inside the bracket, or None where no float is left in it."""
+        above = self.above
+        assert above is not None
+        if self.slow < 3:
+            for point in (self.last, above):
+                mu = self._newton(point)
+                if mu is not None and self.inside(mu):
+                    return mu
+        if self.below is None:
+            right = upper()
+            if not right > above.mu:
+                return None
+            return right
+        self.slow = 0
+        return _middle(above.mu, self.below.mu)
+
+    def _newton(self, point: Point | None) -> float | None:
+        if point is None or not point.slope < 0.0:
+            return None
+        # The tails of real data fall off exponentially, so the logarithm of the total is nearly
+        # straight where the total itself is strongly bent: it saves two steps of about six.
+        if point.total > 0.0 and self.level > 0.0:
+            excess = math.log(point.total / self.level) * point.total
+        else:
+            excess = point.total - self.level
+        step = excess / point.slope
+        return point.mu - step if math.isfinite(step) else None
+
+    def collapsed(self, iterations: int) -> Root:
+        above, below = self.above, self.below
+        assert above is not None
+        if below is None:
+            # Even the far end is above the level, which only rounding can bring about (s = 1).
+            return Root(above.mu, iterations, met=True)
+        return Root(below.mu, iterations, met=True, jump=(above.mu, below.mu))
+
+
+def _middle(left: float, right: float) -> float | None:
+    """Halve the exponent while the ends are orders of magnitude apart, the interval after that."""
+    if left == 0.0:
+        middle = right * 2.0**-12
+    elif right > 4.0 * left:
+        middle = math.sqrt(left) * math.sqrt(right)
+    else:
+        middle = left + 0.5 * (right - left)
+    return middle if left < middle < right else None

@@ -1,0 +1,202 @@
+"""The reference kernel: NumPy, float64, close to the formulas. It also serves all small problems.
+
+Per vector, with t = μ·rate and d = [|c| − t w]₊:  S = Σ w d,  Q = Σ d²,  N = Σ_{d>0} w²,
+total = β S/√Q,  slope = β·rate (S²/Q^{3/2} − N/√Q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dual import Point
+from ..layout import Block
+from . import NotFinite, OutOfRange
+
+Array = NDArray[np.float64]
+
+# Sums of squares outside of this range might have lost entries that matter to over- or underflow.
+LARGEST_SQUARE, SMALLEST_SQUARE = 1e200, 1e-200
+
+
+class ReferenceKernel:
+    """See :class:`groupsparse.kernels.Kernel`."""
+
+    name = "reference"
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.parts = [_Part(block) for block in blocks]
+        self.passes = 0
+
+    def begin(self, level: float, start: float | None) -> Sequence[Point]:
+        self.passes += 1
+        total = slope = 0.0
+        for part in self.parts:
+            part_total, part_slope = part.begin()
+            total += part_total
+            slope += part_slope
+        return [Point(0.0, total, slope)]
+
+    def evaluate(self, mu: float) -> tuple[float, float]:
+        self.passes += 1
+        if len(self.parts) == 1:
+            return self.parts[0].evaluate(mu)
+        pairs = [part.evaluate(mu) for part in self.parts]
+        return sum(total for total, _ in pairs), sum(slope for _, slope in pairs)
+
+    def upper(self) -> float:
+        return max(part.upper() for part in self.parts)
+
+    def objective(self, mu: float) -> tuple[float, float]:
+        self.passes += 1
+        pairs = [part.objective(mu) for part in self.parts]
+        return sum(primal for primal, _ in pairs), sum(value for _, value in pairs)
+
+    def write(self, mu: float) -> None:
+        self.passes += 1
+        for part in self.parts:
+            part.write(mu)
+
+
+class _Part:
+    """One block: the magnitudes |c| and the sums at the last threshold."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.magnitude: Array = np.abs(block.values, dtype=np.float64)
+        self.excess: Array = np.empty_like(self.magnitude)
+        self.mu = -1.0
+        self.threshold: Any = 0.0
+        self.s = self.q = self.n = np.empty(0)
+
+    def begin(self) -> tuple[float, float]:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            total, slope = self.evaluate(0.0)
+        largest, smallest = float(self.q.max()), float(self.q.min())
+        if smallest < SMALLEST_SQUARE:
+            smallest = float(np.where(self.magnitude.any(axis=1), self.q, 1.0).min())
+        if not largest < LARGEST_SQUARE or smallest < SMALLEST_SQUARE:
+            raise OutOfRange if np.isfinite(self.magnitude).all() else NotFinite
+        return total, slope
+
+    def evaluate(self, mu: float) -> tuple[float, float]:
+        """Sum up at μ. The shifted sums are taken directly, never as S₂ − 2tS₁ + Nt²."""
+        block, d = self.block, self.excess
+        t = self.threshold = mu * block.rate
+        spread = t if isinstance(t, float) else t[:, None]
+        w = block.weights
+        np.subtract(self.magnitude, spread if w is None else spread * w, out=d)
+        np.maximum(d, 0.0, out=d)
+        self.q = _squares(d)
+        if w is None:
+            self.s = _sum(d)
+            self.n = np.count_nonzero(d, axis=1)
+        else:
+            self.s = (d * w).sum(axis=1)
+            self.n = (w * w * (d > 0.0)).sum(axis=1)
+        self.mu = mu
+        return self._reduce()
+
+    def _reduce(self) -> tuple[float, float]:
+        s, q, n, block = self.s, self.q, self.n, self.block
+        if not q.all():  # nothing is left of some vector: it is 1-sparse
+            return self._reduce_with_corners()
+        inverse = 1.0 / np.sqrt(q)
+        term = s * inverse
+        slope = (term * term - n) * inverse
+        if isinstance(block.beta, float):
+            return block.beta * float(term.sum()), block.beta * float((slope * block.rate).sum())
+        return float((term * block.beta).sum()), float((slope * block.beta * block.rate).sum())
+
+    def _reduce_with_corners(self) -> tuple[float, float]:
+        block, live = self.block, self.q > 0.0
+        inverse = 1.0 / np.sqrt(np.where(live, self.q, 1.0))
+        term = np.where(live, self.s * inverse, self._corner()[1])
+        slope = np.where(live, (term * term - self.n) * inverse, 0.0)
+        return float((term * block.beta).sum()), float((slope * block.beta * block.rate).sum())
+
+    def _corner(self) -> tuple[NDArray[np.intp], Array, Array]:
+        """Where the 1-sparse answer of each vector sits, its weight and its magnitude."""
+        w = self.block.weights
+        if w is None:
+            at = self.magnitude.argmax(axis=1)
+            weight: Array = np.ones(at.shape)
+        else:
+            t = self.threshold
+            spread = t if isinstance(t, float) else t[:, None]
+            depth = self.magnitude - spread * w
+            # Of equally good corners the one with the smallest weight is the feasible one.
+            best = depth == depth.max(axis=1, keepdims=True)
+            best |= ~self.magnitude.any(axis=1, keepdims=True)  # zero vectors count as 1
+            at = np.where(best, w, np.inf).argmin(axis=1)
+            weight = _pick(np.broadcast_to(w, depth.shape), at)
+        return at, weight, _pick(self.magnitude, at)
+
+    def upper(self) -> float:
+        """Unweighted: where the largest entry goes. Weighted: where the smallest weight wins."""
+        w, rate = self.block.weights, self.block.rate
+        if w is None:
+            return _just_above(self.magnitude.max(axis=1) / rate)
+        weight = np.broadcast_to(w, self.magnitude.shape)
+        least = weight.min(axis=1, keepdims=True)
+        keeper = np.where(weight == least, self.magnitude, -np.inf).max(axis=1, keepdims=True)
+        # Entries of weight 0 never leave, so there every other entry has to reach zero by itself.
+        lead = np.maximum(self.magnitude - np.where(least > 0.0, keeper, 0.0), 0.0)
+        cost = np.where(weight > least, weight - least, np.inf)
+        overtaken = (lead / cost).max(axis=1)
+        emptied = np.divide(keeper, least, out=np.zeros_like(keeper), where=least > 0.0)[:, 0]
+        return _just_above(np.maximum(overtaken, emptied) / rate)
+
+    def objective(self, mu: float) -> tuple[float, float]:
+        if mu != self.mu:
+            self.evaluate(mu)
+        live = self.q > 0.0
+        root = np.sqrt(np.where(live, self.q, 1.0))
+        _, weight, magnitude = self._corner()
+        primal = np.where(live, (self.q + self.threshold * self.s) / root, magnitude)
+        value = np.where(live, root, magnitude - self.threshold * weight)
+        scale = self.block.beta / self.block.rate  # 1, but for vectors that were rescaled
+        return float((primal * scale).sum()), float((value * scale).sum())
+
+    def write(self, mu: float) -> None:
+        if mu != self.mu:
+            self.evaluate(mu)
+        out = self.block.out
+        assert out is not None
+        if self.q.all():
+            factor = 1.0 + self.threshold * self.s / self.q
+            np.multiply(self.excess, factor[:, None], out=self.excess)
+        else:
+            live = self.q > 0.0
+            factor = np.where(live, 1.0 + self.threshold * self.s / np.where(live, self.q, 1.0), 0)
+            np.multiply(self.excess, factor[:, None], out=self.excess)
+            at, _, magnitude = self._corner()
+            corner = np.where(live, 0.0, magnitude)
+            _add_at(self.excess, at, corner)
+        self.mu = -1.0  # the sums no longer belong to what is in ``excess``
+        np.copysign(self.excess, self.block.values, out=self.excess)
+        np.add(self.excess, 0.0, out=out, casting="same_kind")  # turns -0.0 into 0.0
+
+
+def _sum(x: Array) -> Array:
+    return np.add.reduce(x, axis=1)
+
+
+def _squares(x: Array) -> Array:
+    return np.vecdot(x, x) if x.ndim == 2 else np.einsum("anb,anb->ab", x, x)
+
+
+def _pick(x: Array, at: NDArray[np.intp]) -> Array:
+    return np.take_along_axis(x, at[:, None], axis=1)[:, 0]
+
+
+def _add_at(x: Array, at: NDArray[np.intp], value: Array) -> None:
+    index = at[:, None]
+    np.put_along_axis(x, index, np.take_along_axis(x, index, axis=1) + value[:, None], axis=1)
+
+
+def _just_above(mu: Array) -> float:
+    return float(mu.max()) * (1.0 + 2.0**-50)

@@ -1,0 +1,108 @@
+"""Zeros that no optimizer brings back: two hooks on each optimizer, none on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from ..errors import InvalidInput
+from .packing import PackedMask
+from .sharding import local
+
+
+class Frozen:
+    """The hooks that keep masked entries at zero; made by ``Masks.frozen``.
+
+    With a gradient of zero, a value of zero and cleared memory, weight decay, momentum and Adam have
+    nothing to work with. The second hook is for the optimizers that mix entries (Muon, SOAP), add
+    noise, or compute gradients of their own within the step.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[nn.Parameter, PackedMask]],
+        optimizer: Optimizer | Iterable[Optimizer],
+    ) -> None:
+        self._pairs = [(parameter, mask.to(parameter.device)) for parameter, mask in pairs]
+        optimizers = as_optimizers(optimizer)
+        masked = {id(parameter) for parameter, _ in self._pairs}
+        for each in optimizers:
+            if masked.isdisjoint(id(p) for group in each.param_groups for p in group["params"]):
+                raise InvalidInput(
+                    f"{type(each).__name__} holds none of the masked parameters; "
+                    "expected the optimizer that trains this model"
+                )
+        self._handles: list[RemovableHandle] = []
+        for each in optimizers:
+            self._clear_memory(each)
+            self._handles.append(each.register_step_pre_hook(self._before))
+            self._handles.append(each.register_step_post_hook(self._after))
+
+    @property
+    def active(self) -> bool:
+        """Whether the hooks are in place."""
+        return bool(self._handles)
+
+    def remove(self) -> None:
+        """Take the hooks back."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __enter__(self) -> Frozen:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    @torch.no_grad()
+    def _before(self, optimizer: Optimizer, *_: Any) -> None:
+        for parameter, mask in self._of(optimizer):
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                _zero(parameter.grad, mask)
+
+    @torch.no_grad()
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        for parameter, mask in self._of(optimizer):
+            _zero(parameter, mask)
+
+    @torch.no_grad()
+    def _clear_memory(self, optimizer: Optimizer) -> None:
+        for parameter, mask in self._of(optimizer):
+            for memory in optimizer.state.get(parameter, {}).values():
+                if isinstance(memory, Tensor) and memory.shape == parameter.shape:
+                    _zero(memory, mask)
+
+    def _of(self, optimizer: Optimizer) -> Iterable[tuple[nn.Parameter, PackedMask]]:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return [pair for pair in self._pairs if id(pair[0]) in held]
+
+
+def as_optimizers(given: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
+    """One optimizer or several, each without the wrapper that Lightning or Accelerate puts on."""
+    several = [given] if isinstance(given, Optimizer) or hasattr(given, "optimizer") else given
+    return [_unwrapped(each) for each in several]
+
+
+def _unwrapped(optimizer: Any) -> Optimizer:
+    # The wrappers are Optimizers by type, but the hooks that fire are those of the one inside.
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    if not isinstance(optimizer, Optimizer):
+        raise InvalidInput(f"optimizer is {optimizer!r}; expected a torch.optim.Optimizer")
+    return optimizer
+
+
+def _zero(tensor: Tensor, mask: PackedMask) -> None:
+    local(tensor).masked_fill_(mask.unpack().logical_not_(), 0)

@@ -1,0 +1,68 @@
+"""Masks at one bit per entry: bit i of byte j speaks of entry 8j + i in row-major order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class PackedMask:
+    """Which entries of one tensor are kept (bit 1) and which are zero (bit 0).
+
+    Examples
+    --------
+    >>> import torch
+    >>> packed = PackedMask.pack(torch.tensor([[True, False, True]]))
+    >>> packed.bits.tolist(), packed.unpack().tolist(), packed.zeros
+    ([5], [[True, False, True]], 1)
+    """
+
+    bits: Tensor
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        expected = -(-math.prod(self.shape) // 8)
+        if self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != (expected,):
+            raise InvalidInput(
+                f"a mask of shape {self.shape} has bits {tuple(self.bits.shape)} of "
+                f"{self.bits.dtype}; expected {expected} of torch.uint8"
+            )
+
+    @classmethod
+    def pack(cls, kept: Tensor) -> PackedMask:
+        """Pack a boolean tensor, on its device."""
+        flat = kept.reshape(-1).view(torch.uint8)
+        missing = -flat.numel() % 8
+        if missing:
+            flat = torch.cat([flat, flat.new_zeros(missing)])
+        columns = flat.view(-1, 8)
+        bits = columns[:, 0].clone()
+        for place in range(1, 8):
+            bits |= columns[:, place] << place
+        return cls(bits, tuple(kept.shape))
+
+    @property
+    def numel(self) -> int:
+        """How many entries the mask speaks of."""
+        return math.prod(self.shape)
+
+    def to(self, device: torch.device) -> PackedMask:
+        """The same mask on a device."""
+        return self if self.bits.device == device else PackedMask(self.bits.to(device), self.shape)
+
+    def unpack(self) -> Tensor:
+        """The boolean tensor, True where an entry is kept."""
+        places = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
+        columns = (self.bits.unsqueeze(1) >> places) & 1
+        return columns.view(torch.bool).view(-1)[: self.numel].view(self.shape)
+
+    @property
+    def zeros(self) -> int:
+        """How many entries are zero."""
+        return self.numel - int(self.unpack().sum())

@@ -1,0 +1,217 @@
+"""Which parameters of a model are meant, and under which name.
+
+A parameter is addressed by the class of its module, by a name, or by a ``re:`` pattern. Naming a
+module, in any of the three ways, names everything inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from ..errors import InvalidInput
+
+CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
+TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+DEFAULT_TARGETS = (*CONVOLUTIONS, *TRANSPOSED, "Linear")
+
+Pattern = str | type[nn.Module]
+
+_NORMS = (
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+    nn.modules.batchnorm._NormBase,
+)
+# What torch.compile, DDP, DataParallel and activation checkpointing put around a module. Their
+# names would otherwise creep into masks and files and make them useless for the bare model.
+_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parameter that a pattern selected, its name in the bare model, and its module."""
+
+    name: str
+    parameter: nn.Parameter
+    owner: nn.Module
+
+
+@dataclass
+class _Candidate:
+    """A parameter with everything a pattern may be compared to, under all of its names."""
+
+    parameter: nn.Parameter
+    owner: nn.Module
+    names: list[str] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
+
+    @property
+    def plain(self) -> bool:
+        """Whether only its own full name selects it: biases, and what belongs to a norm."""
+        return self.parameter.ndim < 2 or isinstance(self.owner, _NORMS)
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile, DistributedDataParallel and DataParallel."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def clean_name(name: str) -> str:
+    """A parameter's name without what wrappers inside the model added to it."""
+    return _WRAPPERS.sub("", name).lstrip(".")
+
+
+def select(
+    model: nn.Module, targets: Iterable[Pattern] | Pattern, ignore: Iterable[Pattern] | Pattern = ()
+) -> list[Target]:
+    """The parameters that ``targets`` names and ``ignore`` does not, each once, in model order.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model or a single layer; wrappers (compiled, DDP) are looked through.
+    targets, ignore : tuple of str or module classes
+        ``"Linear"`` is a class (subclasses included), ``"encoder.head"`` a module or parameter,
+        ``"re:.*head"`` a regular expression that must match the whole of such a name. Biases and
+        normalisation parameters are taken only if named in full: ``"conv.bias"``.
+
+    Returns
+    -------
+    list of Target
+        A parameter tied to several names appears once, under its first; it is left out as soon as
+        any of its names is ignored.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    >>> [found.name for found in select(model, "Linear", ignore="re:2")]
+    ['0.weight']
+    """
+    wanted, unwanted = as_patterns(targets), as_patterns(ignore)
+    candidates = _candidates(bare(model))
+    chosen = [
+        candidate
+        for candidate in candidates
+        if _selects(wanted, candidate) and not any(_matches(p, candidate) for p in unwanted)
+    ]
+    if not chosen:
+        raise InvalidInput(_nothing_matched(wanted, unwanted, candidates))
+    found = [Target(c.names[0], c.parameter, c.owner) for c in chosen]
+    _refuse_meta(found)
+    return found
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter under every one of its names in the bare model."""
+    pairs = bare(model).named_parameters(remove_duplicate=False)
+    return {clean_name(name): parameter for name, parameter in pairs}
+
+
+class Matcher:
+    """Whether a pattern names a target, for one model that is walked once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.candidates = {id(c.parameter): c for c in _candidates(bare(model))}
+
+    def __call__(self, pattern: Pattern, target: Target) -> bool:
+        (text,) = as_patterns(pattern)
+        return _matches(text, self.candidates[id(target.parameter)])
+
+
+def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
+    """Patterns as a tuple of strings, each checked."""
+    items = (given,) if isinstance(given, str | type) else tuple(given)
+    patterns = []
+    for item in items:
+        text = item.__name__ if isinstance(item, type) else item
+        if not isinstance(text, str) or not text:
+            raise InvalidInput(f"a pattern is {item!r}; expected a name, 're:...' or a class")
+        if text.startswith("re:"):
+            try:
+                re.compile(text[3:])
+            except re.error as error:
+                raise InvalidInput(f"pattern {text!r} is not a regular expression: {error}") from None
+        patterns.append(text)
+    return tuple(patterns)
+
+
+def _candidates(model: nn.Module) -> list[_Candidate]:
+    found: dict[int, _Candidate] = {}
+    modules = {clean_name(name): module for name, module in model.named_modules()}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for own, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if f"{own.removesuffix('_orig')}_mask" in module._buffers:
+                raise InvalidInput(
+                    f"{path or 'the model'} was pruned by torch.nn.utils.prune ({own!r} and its "
+                    "mask); call prune.import_from_torch_prune(model) first"
+                )
+            candidate = found.setdefault(id(parameter), _Candidate(parameter, module))
+            name = clean_name(f"{path}.{own}")
+            candidate.names.append(name)
+            for part in _prefixes(name):
+                candidate.parts.add(part)
+                inside = modules.get(part)
+                if inside is not None:
+                    candidate.classes.update(c.__name__ for c in type(inside).__mro__)
+            candidate.classes.update(c.__name__ for c in type(module).__mro__)
+    return list(found.values())
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """``a.b.weight`` as ``a``, ``a.b`` and ``a.b.weight``."""
+    pieces = name.split(".")
+    for end in range(1, len(pieces) + 1):
+        yield ".".join(pieces[:end])
+
+
+def _matches(pattern: str, candidate: _Candidate) -> bool:
+    if pattern.startswith("re:"):
+        expression = re.compile(pattern[3:])
+        return any(expression.fullmatch(part) for part in candidate.parts)
+    return pattern in candidate.parts or pattern in candidate.classes
+
+
+def _selects(patterns: Iterable[str], candidate: _Candidate) -> bool:
+    if candidate.plain:
+        return any(pattern in candidate.names for pattern in patterns)
+    return any(_matches(pattern, candidate) for pattern in patterns)
+
+
+def _nothing_matched(
+    wanted: tuple[str, ...], unwanted: tuple[str, ...], candidates: list[_Candidate]
+) -> str:
+    if not candidates:
+        return "the model has no parameters; expected at least one that the targets name"
+    classes = sorted({type(c.owner).__name__ for c in candidates if not c.plain})
+    kept = f", less {unwanted}," if unwanted else ""
+    return (
+        f"targets {wanted}{kept} match no parameter; the model has weights in modules of class "
+        f"{', '.join(classes) or '(none)'}, its first parameter is {candidates[0].names[0]!r}"
+    )
+
+
+def _refuse_meta(found: Iterable[Target]) -> None:
+    for target in found:
+        if isinstance(target.parameter, nn.parameter.UninitializedParameter):
+            raise InvalidInput(f"{target.name} has no shape yet; run the lazy module once first")
+        if target.parameter.is_meta:
+            raise InvalidInput(f"{target.name} is on the meta device; load the model's values first")
+        if not target.parameter.is_floating_point():
+            raise InvalidInput(
+                f"{target.name} has dtype {target.parameter.dtype}; expected floating point"
+            )

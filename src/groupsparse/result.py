@@ -1,0 +1,70 @@
+"""What a solve returns: the projected vectors and the certificate that they are right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Status(Enum):
+    """How a solve ended. The value of each member is its message."""
+
+    FEASIBLE = "already sparse enough: returned unchanged"
+    CONVERGED = "target met"
+    TIE = "target met at a tie: the share of equally large entries was chosen to meet it"
+    CORNER = "target met, with a duality gap: a weighted vector was left between two corners"
+    STALLED = "target not met to the tolerance: the iteration limit was reached"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Projection(Generic[V]):
+    """The answer of one projection and its certificate.
+
+    Attributes
+    ----------
+    value
+        The projected vectors, in the form in which they were given.
+    multiplier
+        The multiplier μ of the constraint; pass it as ``start`` to the next, similar problem.
+    target
+        The average Hoyer measure that was asked for.
+    hoyer
+        The average Hoyer measure of ``value`` as returned, that is, after rounding to its dtype.
+    status
+        How the solve ended; ``str(status)`` is a sentence.
+    iterations
+        Steps of the root finder.
+    passes
+        Full passes over the data, the final write included.
+    kernel
+        The name of the kernel that ran.
+    primal, dual
+        Σ xᵢᵀ|cᵢ| at the answer, and the dual value ℓ(μ) ≥ every feasible Σ xᵢᵀ|cᵢ|.
+    """
+
+    value: V
+    multiplier: float
+    target: float
+    hoyer: float
+    status: Status
+    iterations: int
+    passes: int
+    kernel: str
+    primal: float
+    dual: float
+
+    @property
+    def residual(self) -> float:
+        """Achieved average minus target; positive where the input was sparser than asked."""
+        return self.hoyer - self.target
+
+    @property
+    def gap(self) -> float:
+        """Dual minus primal value: zero, up to rounding, proves that the answer is optimal."""
+        return self.dual - self.primal
