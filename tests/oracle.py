@@ -124,9 +124,18 @@ def decimals(numbers: Numbers) -> list[Decimal]:
     return [Decimal(float(x)) for x in numbers]
 
 
+def relative(weights: Numbers | None, length: int) -> list[Decimal]:
+    """The weights over their largest, which changes neither the measure nor the projection."""
+    if weights is None:
+        return [ONE] * length
+    exact = decimals(weights)
+    largest = max(exact)
+    return [w / largest for w in exact]
+
+
 def curve(vector: Numbers, weights: Numbers | None) -> Curve:
     entries = [abs(c) for c in decimals(vector)]
-    weight = [ONE] * len(entries) if weights is None else decimals(weights)
+    weight = relative(weights, len(entries))
     norm = euclid(weight)
     quotient = [INFINITY if w == 0 else c / w for c, w in zip(entries, weight, strict=True)]
     order = sorted((j for j, c in enumerate(entries) if c > 0), key=lambda j: -quotient[j])
@@ -140,7 +149,7 @@ def curve(vector: Numbers, weights: Numbers | None) -> Curve:
 
 def exact_hoyer(vector: Numbers, weights: Numbers | None) -> Decimal:
     entries = [abs(c) for c in decimals(vector)]
-    weight = [ONE] * len(entries) if weights is None else decimals(weights)
+    weight = relative(weights, len(entries))
     if not any(entries):
         return ONE
     norm = euclid(weight)

@@ -1,0 +1,215 @@
+"""Ties, ranges, weighted corners, warm starts and large problems, against the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import groupsparse as gs
+from tests import oracle
+from tests.agreement import TOLERANCES, check_projection, rows, weight_rows
+
+KERNELS = ["reference", "numba"]
+pytestmark = pytest.mark.parametrize("kernel", KERNELS)
+
+rng = np.random.default_rng(11)
+TIES = {
+    "authors stop at .434": [[3.0, 3.0, 1.0]],
+    "ones": np.ones((4, 6)),
+    "one equal vector": [np.full(7, -2.0)],
+    "equal vectors of different scale": np.ones((3, 5)) * [[1.0], [10.0], [1e-5]],
+    "equal vectors of different length": [np.ones(2), np.ones(9), 2 * np.ones(30)],
+    "equal among others": [np.ones(5), rng.normal(size=9), rng.normal(size=4)],
+    "two on top": [[5.0, -5.0, 4.0, 1.0], [2.0, 1.0, 0.5, 0.1]],
+    "many on top": [[5.0] * 6 + [1.0] * 6, [3.0] * 3 + [-0.5] * 9, [2.0, 1.0] * 6],
+    "all entries 0 or 1": rng.integers(0, 2, (8, 12)),
+    "small integers": rng.integers(-2, 3, (30, 7)),
+    "neighbouring floats": [[1.0, np.nextafter(1.0, 2.0), 0.5], [1.0, np.nextafter(1.0, 0.0), 0.2]],
+    "nearly equal": 1.0 + 1e-15 * rng.integers(0, 5, (3, 8)),
+    "equal up to 1e-9": 1.0 + 1e-9 * rng.normal(size=(3, 8)),
+}
+NEAR_TIES = ["neighbouring floats", "nearly equal", "equal up to 1e-9"]
+
+
+def floats(vectors):
+    return [np.asarray(v, dtype=np.float64) for v in vectors]
+
+
+def check(vectors, target, kernel, weights=None, entries=True):
+    vectors = floats(vectors)
+    weights = weights and floats(weights)
+    p = gs.solve(vectors, target, weights=weights, kernel=kernel)
+    assert p.kernel == kernel
+    return p, check_projection(vectors, p.value, target, weights, entries=entries)
+
+
+@pytest.mark.parametrize("target", [0.1, 0.434, 0.6, 0.8, 0.9, 0.97, 0.999, 1.0])
+@pytest.mark.parametrize("name", TIES)
+def test_ties_meet_the_target_exactly(name, target, kernel):
+    check(TIES[name], target, kernel, entries=name not in NEAR_TIES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_ties_in_smaller_types(dtype, kernel):
+    array = np.random.default_rng(3).integers(-3, 4, (20, 9)).astype(dtype)
+    for target in (0.5, 0.9, 0.99):
+        p = gs.solve(array, target, kernel=kernel)
+        assert p.kernel == kernel
+        check_projection(rows(array, -1), rows(p.value, -1), target, tolerance=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("exponent", [-300, -160, -150, 0, 150, 160, 300])
+def test_float64_ranges(exponent, kernel):
+    array = np.random.default_rng(5).normal(size=(5, 20))
+    for target in (0.3, 0.8, 1.0):
+        p, _ = check(array * 10.0**exponent, target, kernel)
+        plain = gs.project(array, target, kernel=kernel)
+        np.testing.assert_allclose(np.array(p.value) / 10.0**exponent, plain, atol=1e-9)
+
+
+@pytest.mark.parametrize("exponent", [-37, -30, -20, 20, 30, 37])
+def test_float32_ranges(exponent, kernel):
+    array = np.random.default_rng(5).uniform(0.1, 1.0, (5, 20)) * 10.0**exponent
+    array = array.astype(np.float32)
+    for target in (0.3, 0.8, 1.0):
+        p = gs.solve(array, target, kernel=kernel)
+        assert p.kernel == kernel
+        check_projection(
+            rows(array, -1), rows(p.value, -1), target, tolerance=TOLERANCES["float32"]
+        )
+
+
+def test_the_smallest_and_the_largest_floats(kernel):
+    # The whole answer is representable: its largest entry is at most the norm of the vector.
+    check([[1.7e308, 3.0e307, 1.0], [1.0, 2.0, 5e-324]], 0.9, kernel)
+    check([[2.0e-323, 5e-324, 5e-324], [1.0, 2.0, 3.0]], 1.0, kernel)
+    tiny = np.full((2, 4), 5e-324)
+    assert gs.project(tiny, 0.0, kernel=kernel).tobytes() == tiny.tobytes()
+
+
+def test_ranges_within_one_group(kernel):
+    base = np.random.default_rng(6).normal(size=(6, 15))
+    for spread in (1e3, 1e12, 1e100, 1e300):
+        scaled = base * np.geomspace(1 / np.sqrt(spread), np.sqrt(spread), 6)[:, None]
+        for target in (0.4, 0.7, 0.95, 1.0):
+            check(scaled, target, kernel)
+
+
+def test_ranges_within_one_vector(kernel):
+    vector = np.geomspace(1e-12, 1.0, 40)
+    for target in (0.5, 0.9, 0.99):
+        check([vector], target, kernel)
+        check([vector * 1e300, vector[::-1].copy() * 1e-300], target, kernel)
+
+
+def test_float32_scales_twelve_orders_apart(kernel):
+    base = np.random.default_rng(6).normal(size=(4, 50))
+    array = (base * [[1e-6], [1e6], [1.0], [1e3]]).astype(np.float32)
+    for target in (0.4, 0.7, 0.95):
+        value = gs.project(array, target, kernel=kernel)
+        check_projection(rows(array, -1), rows(value, -1), target, tolerance=TOLERANCES["float32"])
+
+
+WEIGHTED = {
+    "design": ([[4.0, 1.0]], [[2.0, 1.0]]),
+    "corner on a zero entry": ([[4.0, 0.0]], [[2.0, 1.0]]),
+    "corner among three": ([[4.0, 1.0, 0.5]], [[3.0, 2.0, 1.0]]),
+    "two jumps": ([[4.0, 1.0], [3.0, 2.0]], [[2.0, 1.0], [5.0, 1.0]]),
+    "equal jumps": ([[4.0, 1.0]] * 3, [[2.0, 1.0]] * 3),
+    "jump beside a smooth one": ([[4.0, 1.0], [3.0, 2.0, 1.0]], [[2.0, 1.0], [1.0, 1.0, 1.0]]),
+    "proportional to the weights": ([[4.0, 2.0, 2.0]], [[2.0, 1.0, 1.0]]),
+    "tied quotients": ([[4.0, 2.0, 0.5]], [[2.0, 1.0, 1.0]]),
+    "all mass on weight zero": ([[4.0, 0.0, 0.0]], [[0.0, 1.0, 1.0]]),
+    "some mass on weight zero": ([[1.0, 4.0, 2.0]], [[0.0, 1.0, 1.0]]),
+    "weight zero where c is zero": ([[0.0, 4.0, 2.0]], [[0.0, 1.0, 1.0]]),
+    "small weight": ([[1.0, 4.0, 2.0]], [[1e-9, 1.0, 1.0]]),
+    "weights far apart": ([[1.0, 4.0, 2.0], [5.0, 3.0]], [[1e-6, 1.0, 1e6], [1e8, 1e-8]]),
+    "huge weights": ([[1.0, 4.0, 2.0]], [[1e300, 2e300, 3e300]]),
+    "tiny weights": ([[1.0, 4.0, 2.0]], [[1e-300, 2e-300, 3e-300]]),
+}
+
+
+@pytest.mark.parametrize("target", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weighted_corners(name, target, kernel):
+    vectors, weights = WEIGHTED[name]
+    check(vectors, target, kernel, weights)
+
+
+def test_design_example_has_the_known_value(kernel):
+    p, truth = check([[4.0, 1.0]], 0.9, kernel, [[2.0, 1.0]])
+    assert truth.kind == "jump"
+    assert p.primal == pytest.approx(1.24918683557, abs=1e-10)
+    assert p.hoyer == pytest.approx(0.9, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_weighted_roots_beyond_the_largest_quotient(seed, kernel):
+    random = np.random.default_rng(seed)
+    n = int(random.integers(2, 7))
+    array = random.integers(-5, 6, (int(random.integers(1, 6)), n)).astype(float)
+    weights = random.integers(0, 4, array.shape).astype(float)
+    weights[~weights.any(axis=1)] = 1.0
+    for target in (0.7, 0.9, 0.98):
+        check(array, target, kernel, list(weights))
+
+
+@pytest.mark.parametrize("target", [0.3, 0.8, 0.99])
+def test_start_changes_the_way_not_the_answer(target, kernel):
+    array = np.random.default_rng(8).normal(size=(30, 40))
+    cold = gs.solve(array, target, kernel=kernel)
+    good = cold.multiplier
+    for start in (good, good * 1.01, good * 0.5, good * 1e3, 0.0, 1e-300, 1e300, np.float32(good)):
+        warm = gs.solve(array, target, start=start, kernel=kernel)
+        np.testing.assert_allclose(warm.value, cold.value, rtol=0, atol=1e-10)
+        assert warm.hoyer == pytest.approx(cold.hoyer, abs=1e-10)
+
+
+def test_start_with_input_that_is_already_sparse(kernel):
+    array = np.random.default_rng(8).normal(size=(30, 40))
+    for start in (0.0, 1e-9, 0.5, 1e9):
+        p = gs.solve(array, 0.05, start=start, kernel=kernel)
+        assert p.value.tobytes() == array.tobytes()
+        assert p.multiplier == 0.0
+
+
+def test_start_at_ties_and_corners(kernel):
+    for start in (0.0, 1e-3, 1.0, 2.9999, 3.0, 50.0, 1e300):
+        ties = gs.solve([[3.0, 3.0, 1.0], [1.0, 1.0]], 0.9, start=start, kernel=kernel)
+        vectors = [np.array([3.0, 3.0, 1.0]), np.ones(2)]
+        check_projection(vectors, [np.asarray(z) for z in ties.value], 0.9)
+        jump = gs.solve([[4.0, 1.0]], 0.9, weights=[[2.0, 1.0]], start=start, kernel=kernel)
+        assert jump.primal == pytest.approx(1.24918683557, abs=1e-10)
+
+
+def test_loose_tolerance_is_respected_and_cheaper(kernel):
+    array = np.random.default_rng(8).normal(size=(30, 400))
+    exact = gs.solve(array, 0.9, kernel=kernel)
+    loose = gs.solve(array, 0.9, tol=1e-2, kernel=kernel)
+    assert abs(loose.hoyer - 0.9) <= 1e-2
+    assert loose.iterations <= exact.iterations
+
+
+def test_weights_of_shape_of_the_array_and_of_a_vector_agree(kernel):
+    array = np.random.default_rng(8).normal(size=(6, 4))
+    weights = np.array([1.0, 2.0, 0.0, 3.0])
+    short = gs.project(array, 0.9, weights=weights, kernel=kernel)
+    full = gs.project(array, 0.9, weights=np.tile(weights, (6, 1)), kernel=kernel)
+    np.testing.assert_allclose(short, full, atol=1e-12)
+    check_projection(rows(array, -1), rows(short, -1), 0.9, weight_rows(weights, array, -1))
+
+
+def test_a_million_short_vectors(kernel):
+    array = np.random.default_rng(9).normal(size=(1_000_000, 4))
+    p = gs.solve(array, 0.7, kernel=kernel)
+    assert p.kernel == kernel
+    assert abs(oracle.average_of_rows(p.value) - 0.7) <= 1e-10
+    assert p.gap <= 1e-9 * p.dual
+
+
+def test_ten_million_entries_in_one_vector(kernel):
+    vector = np.random.default_rng(9).normal(size=10_000_000).astype(np.float32)
+    p = gs.solve(vector, 0.8, kernel=kernel)
+    assert p.kernel == kernel
+    assert abs(oracle.average_of_rows(p.value[None]) - 0.8) <= 1e-6
+    assert abs(p.gap) <= 1e-6 * p.dual
