@@ -17,7 +17,7 @@ extensions = [
     "numpydoc",
     "myst_parser",
     "sphinx_gallery.gen_gallery",
-    "mathml",
+    "formulas",
 ]
 exclude_patterns = ["examples", "extensions"]
 nitpicky = False  # numpydoc's type words ("array", "optional") are prose, not targets

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -149,8 +151,14 @@ def test_public_names_are_documented(name: str) -> None:
     if not documented_kind(thing):
         assert inspect.ismodule(thing) or isinstance(thing, str), "only __version__ and modules"
         return
-    errors = validate(name)["errors"]
-    assert [error for error in errors if error[0] in DOCSTRING_ERRORS] == []
+    wanted = DOCSTRING_ERRORS
+    if inspect.isclass(thing) and issubclass(thing, Exception | Enum):
+        wanted = {"GL08", "SS01"}  # nobody constructs these
+    elif is_dataclass(thing):
+        wanted = DOCSTRING_ERRORS - {"PR01"}  # its fields stand under Attributes
+        described = inspect.getdoc(thing) or ""
+        assert [field.name for field in fields(thing) if field.name not in described] == []
+    assert [error for error in validate(name)["errors"] if error[0] in wanted] == []
 
 
 def test_the_api_reference_lists_every_public_name() -> None:

@@ -1,8 +1,14 @@
-"""Formulas as MathML, which browsers draw by themselves: no script, no network, no LaTeX."""
+"""Formulas in pages become MathML, and formulas in docstrings are left as they are typed.
+
+Browsers draw MathML by themselves: no script, no network, no LaTeX.
+"""
 
 from __future__ import annotations
 
+import re
+
 from docutils import nodes
+from docutils.parsers.rst.states import Inliner
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
@@ -20,7 +26,16 @@ def block(translator: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def bar(
+    inliner: Inliner, match: re.Match[str], line: int
+) -> tuple[str, list[nodes.Node], str, list[nodes.system_message]]:
+    """Read ``|c|`` as a magnitude; reStructuredText would look for a substitution named c."""
+    end = match.end("start")
+    return match.string[:end], [], match.string[end:], []
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the renderer under the name that conf.py asks for."""
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    Inliner.dispatch["|"] = bar
     return {"parallel_read_safe": True, "parallel_write_safe": True}
