@@ -42,6 +42,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "abort_on_example_error": True,
     "download_all_examples": False,
+    "capture_repr": (),
     "show_memory": False,
     "min_reported_time": 5,
 }

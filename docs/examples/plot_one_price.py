@@ -15,7 +15,7 @@ import groupsparse as gs
 
 random = np.random.default_rng(0)
 vectors = []
-for spikes, length in [(2, 40), (8, 90), (12, 160), (40, 250)]:
+for spikes, length in [(4, 40), (8, 90), (12, 160), (40, 250)]:
     vector = 0.4 * random.standard_normal(length)
     vector[random.choice(length, size=spikes, replace=False)] += 3.0
     vectors.append(vector)
