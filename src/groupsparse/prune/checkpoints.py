@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,26 +57,24 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     True
     """
     state = _tensors(model)
-    layout = _Layout()
+    sharded = any(map(is_sharded, state.values()))
+    index = _Index({}, {})
     stored: dict[str, Tensor] = {}
-    writes = not any(map(is_sharded, state.values())) or dist.get_rank() == 0
+    names: dict[object, str] = {}
     for name, tensor in state.items():
-        first = layout.first_name(name, tensor)
+        first = names.setdefault(_memory(name, tensor), name)
         if first != name:
-            layout.aliases[name] = first
+            index.aliases[name] = first
             continue
         whole = gather(tensor)  # one tensor at a time, in every process
-        if not writes:
-            continue
-        packed = pack(whole)
-        if packed is None:
-            stored[name] = whole.cpu().contiguous()
-        else:
-            mask, values = packed
-            layout.shapes[name] = list(mask.shape)
-            stored[f"{name}:bits"], stored[f"{name}:values"] = mask.bits.cpu(), values.cpu()
-    if writes:
-        write_atomically(stored, path, layout.as_metadata())
+        if not sharded or dist.get_rank() == 0:
+            stored |= index.add(name, whole)
+    try:
+        if stored:
+            write_atomically(stored, path, index.as_metadata())
+    finally:
+        if sharded:
+            dist.barrier()  # nobody may read before the file is there
 
 
 @torch.no_grad()
@@ -148,13 +147,13 @@ def to_dense(
     ['bias', 'weight']
     """
     with _Reader(path) as reader:
-        dense = {name: reader.dense(name) for name in reader.names}
-        # Tied tensors share memory, which safetensors refuses to write: once each is enough there.
-        if out is not None:
-            once = {name: t for name, t in dense.items() if name not in reader.layout.aliases}
-            write_atomically(once, out, {"kind": "dense"})
-    for alias, first in reader.layout.aliases.items():
-        dense[alias] = dense[first]
+        dense = {name: reader.dense(name) for name in reader.index.tensors}
+        aliases = reader.index.aliases
+    if out is not None:
+        # Tied tensors share memory, which safetensors refuses to write: copies go into the file.
+        copies = {alias: dense[first].clone() for alias, first in aliases.items()}
+        write_atomically(dense | copies, out, {"kind": "dense"})
+    dense |= {alias: dense[first] for alias, first in aliases.items()}
     return dense
 
 
@@ -175,29 +174,38 @@ def packed_bytes(entries: int, survivors: int, itemsize: int) -> int:
     return -(-entries // 8) + survivors * itemsize
 
 
-class _Layout:
-    """What the file's metadata says beyond its tensors: shapes of packed ones, names of tied ones."""
+@dataclass(frozen=True)
+class _Index:
+    """What the metadata says beyond the stored tensors: what each was, and which are tied."""
 
-    def __init__(self, metadata: Mapping[str, str] | None = None) -> None:
-        given = metadata or {}
-        self.shapes: dict[str, list[int]] = json.loads(given.get("shapes", "{}"))
-        self.aliases: dict[str, str] = json.loads(given.get("aliases", "{}"))
-        self._names: dict[tuple[Any, ...], str] = {}
+    tensors: dict[str, dict[str, Any]]
+    aliases: dict[str, str]
 
-    def first_name(self, name: str, tensor: Tensor) -> str:
-        """The name under which the same memory was seen first."""
-        if is_sharded(tensor) or tensor.numel() == 0:
-            key: tuple[Any, ...] = (id(tensor), name if tensor.numel() == 0 else None)
-        else:
-            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        return self._names.setdefault(key, name)
+    def add(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        """Note one tensor and return what to store of it."""
+        packed = pack(tensor)
+        self.tensors[name] = {
+            "dtype": str(tensor.dtype),
+            "shape": list(tensor.shape),
+            "packed": packed is not None,
+        }
+        if packed is None:
+            return {name: tensor.cpu().contiguous()}
+        return {f"{name}:bits": packed[0].bits.cpu(), f"{name}:values": packed[1].cpu()}
 
     def as_metadata(self) -> dict[str, str]:
         return {
             "kind": _KIND,
-            "shapes": json.dumps(self.shapes),
+            "tensors": json.dumps(self.tensors),
             "aliases": json.dumps(self.aliases),
         }
+
+
+def _memory(name: str, tensor: Tensor) -> object:
+    """A key that two names share if they are tied to the same memory."""
+    if is_sharded(tensor) or tensor.numel() == 0:
+        return name
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 class _Reader:
@@ -208,10 +216,8 @@ class _Reader:
         self.path = os.fspath(path)
         if metadata.get("kind") != _KIND:
             raise InvalidInput(f"{self.path} holds {metadata.get('kind')}; expected a saved model")
-        self.layout = _Layout(metadata)
-        self._file = safe_open(path, framework="pt")
-        plain = [key for key in self._file.keys() if ":" not in key]  # noqa: SIM118 (no mapping)
-        self.names = [*plain, *self.layout.shapes]
+        self.index = _Index(json.loads(metadata["tensors"]), json.loads(metadata["aliases"]))
+        self._file: Any = safe_open(path, framework="pt")
 
     def __enter__(self) -> _Reader:
         self._file.__enter__()
@@ -222,7 +228,7 @@ class _Reader:
 
     def check(self, state: Mapping[str, Tensor]) -> None:
         """Raise if the file is for another model."""
-        known = {*self.names, *self.layout.aliases}
+        known = {*self.index.tensors, *self.index.aliases}
         missing, surplus = sorted(known - state.keys()), sorted(state.keys() - known)
         if missing or surplus:
             raise InvalidInput(
@@ -230,52 +236,30 @@ class _Reader:
                 f"the file lacks {surplus[:3]}"
             )
         for name, tensor in state.items():
-            shape, dtype = self._describe(name)
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            entry = self.index.tensors[self.index.aliases.get(name, name)]
+            in_file = entry["dtype"], tuple(entry["shape"])
+            in_model = str(tensor.dtype), tuple(tensor.shape)
+            if in_file != in_model:
                 raise InvalidInput(
-                    f"{self.path} is for another model: {name} is {shape} {dtype} in the file, "
-                    f"{tuple(tensor.shape)} {tensor.dtype} in the model"
+                    f"{self.path} is for another model: {name} is {in_file[0]} {in_file[1]} in "
+                    f"the file, {in_model[0]} {in_model[1]} in the model"
                 )
 
     def dense(self, name: str) -> Tensor:
         """One tensor, its zeros written out."""
-        name = self.layout.aliases.get(name, name)
-        shape = self.layout.shapes.get(name)
-        if shape is None:
-            return self._file.get_tensor(name)
-        mask = PackedMask(self._file.get_tensor(f"{name}:bits"), tuple(shape))
+        name = self.index.aliases.get(name, name)
+        entry = self.index.tensors[name]
+        if not entry["packed"]:
+            whole: Tensor = self._file.get_tensor(name)
+            return whole
+        mask = PackedMask(self._file.get_tensor(f"{name}:bits"), tuple(entry["shape"]))
         values = self._file.get_tensor(f"{name}:values")
         kept = mask.unpack()
         if int(kept.sum()) != values.numel():
             raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
-        dense = torch.zeros(shape, dtype=values.dtype)
+        dense = torch.zeros(mask.shape, dtype=values.dtype)
         dense[kept] = values
         return dense
-
-    def _describe(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        name = self.layout.aliases.get(name, name)
-        if name in self.layout.shapes:
-            values = self._file.get_slice(f"{name}:values")
-            return tuple(self.layout.shapes[name]), _TORCH_DTYPE[values.get_dtype()]
-        found = self._file.get_slice(name)
-        return tuple(found.get_shape()), _TORCH_DTYPE[found.get_dtype()]
-
-
-# What safetensors calls the dtypes that models are made of.
-_TORCH_DTYPE = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
-"""Zero the entries with the smallest scores: exactly as many as asked for, the same ones each time."""
+"""Zero the entries with the smallest scores: exactly as many as asked for, always the same."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -86,6 +86,24 @@ def cut_by(
     floor: int = 0,
 ) -> Masks:
     """`cut` for parameters that were selected before."""
+    packed: dict[str, PackedMask] = {}
+    for target, gone in lowest(found, scores, sparsity, scope=scope, floor=floor):
+        local(target.parameter).masked_fill_(gone, 0)
+        packed[target.name] = PackedMask.pack(gone.logical_not_())
+    warn_of_collapse(found)
+    return Masks(packed)
+
+
+@torch.no_grad()
+def lowest(
+    found: Sequence[Target],
+    scores: Mapping[str, Tensor] | None,
+    sparsity: float,
+    *,
+    scope: str = "model",
+    floor: int = 0,
+) -> Iterator[tuple[Target, Tensor]]:
+    """Where the lowest scores are, one parameter after the other; every error comes first."""
     sparsity = checked_sparsity(sparsity)
     if scope not in SCOPES:
         raise InvalidInput(f"scope is {scope!r}; expected one of {SCOPES}")
@@ -93,17 +111,12 @@ def cut_by(
         raise InvalidInput(f"floor is {floor}; expected a number of entries >= 0")
     entrants = [_Entrant.of(target, scores, floor) for target in found]
     competitions = [entrants] if scope == "model" else [[entrant] for entrant in entrants]
-    # All cutoffs are known, and every error has been raised, before anything is written.
     cutoffs = [_cutoff(competition, sparsity) for competition in competitions]
-    packed: dict[str, PackedMask] = {}
     for competition, cutoff in zip(competitions, cutoffs, strict=True):
         remaining = cutoff.ties
         for entrant in competition:
             gone, remaining = entrant.gone(cutoff, remaining)
-            local(entrant.target.parameter).masked_fill_(gone, 0)
-            packed[entrant.target.name] = PackedMask.pack(gone.logical_not_())
-    warn_of_collapse(found)
-    return Masks(packed)
+            yield entrant.target, gone
 
 
 def warn_of_collapse(found: Sequence[Target], stacklevel: int = 5) -> None:

@@ -19,30 +19,37 @@ from .sharding import local
 class Frozen:
     """The hooks that keep masked entries at zero; made by ``Masks.frozen``.
 
-    With a gradient of zero, a value of zero and cleared memory, weight decay, momentum and Adam have
-    nothing to work with. The second hook is for the optimizers that mix entries (Muon, SOAP), add
-    noise, or compute gradients of their own within the step.
+    With a gradient of zero, a value of zero and cleared memory, weight decay, momentum and Adam
+    have nothing to work with. The second hook is for the optimizers that mix entries (Muon, SOAP),
+    add noise, or compute gradients of their own within the step.
     """
 
     def __init__(
         self,
-        pairs: Sequence[tuple[nn.Parameter, PackedMask]],
         optimizer: Optimizer | Iterable[Optimizer],
+        pairs: Sequence[tuple[nn.Parameter, PackedMask]] = (),
     ) -> None:
-        self._pairs = [(parameter, mask.to(parameter.device)) for parameter, mask in pairs]
-        optimizers = as_optimizers(optimizer)
-        masked = {id(parameter) for parameter, _ in self._pairs}
-        for each in optimizers:
+        self._optimizers = as_optimizers(optimizer)
+        self._pairs: list[tuple[nn.Parameter, PackedMask]] = []
+        self._handles: list[RemovableHandle] = []
+        if pairs:
+            self.hold(pairs)
+        for each in self._optimizers:
+            self._handles.append(each.register_step_pre_hook(self._before))
+            self._handles.append(each.register_step_post_hook(self._after))
+
+    def hold(self, pairs: Sequence[tuple[nn.Parameter, PackedMask]]) -> None:
+        """Hold these zeros from now on, instead of those before."""
+        masked = {id(parameter) for parameter, _ in pairs}
+        for each in self._optimizers:
             if masked.isdisjoint(id(p) for group in each.param_groups for p in group["params"]):
                 raise InvalidInput(
                     f"{type(each).__name__} holds none of the masked parameters; "
                     "expected the optimizer that trains this model"
                 )
-        self._handles: list[RemovableHandle] = []
-        for each in optimizers:
+        self._pairs = [(parameter, mask.to(parameter.device)) for parameter, mask in pairs]
+        for each in self._optimizers:
             self._clear_memory(each)
-            self._handles.append(each.register_step_pre_hook(self._before))
-            self._handles.append(each.register_step_post_hook(self._after))
 
     @property
     def active(self) -> bool:

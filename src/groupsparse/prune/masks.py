@@ -96,7 +96,7 @@ class Masks(Mapping[str, Tensor]):
 
     def apply_(self, model: nn.Module) -> None:
         """Set the masked entries of a model to zero."""
-        for parameter, mask in self._pairs(model):
+        for parameter, mask in self.pairs(model):
             local(parameter).masked_fill_(mask.to(parameter.device).unpack().logical_not_(), 0)
 
     def mask_gradients_(self, model: nn.Module) -> None:
@@ -105,7 +105,7 @@ class Masks(Mapping[str, Tensor]):
         The optimizer's hook does this before every step by itself; call it earlier where something
         else reads the gradients, such as clipping by their norm.
         """
-        for parameter, mask in self._pairs(model):
+        for parameter, mask in self.pairs(model):
             if parameter.grad is not None and not parameter.grad.is_sparse:
                 gone = mask.to(parameter.device).unpack().logical_not_()
                 local(parameter.grad).masked_fill_(gone, 0)
@@ -128,8 +128,7 @@ class Masks(Mapping[str, Tensor]):
         Frozen
             A context manager; leaving it removes the hooks. ``masks.remove()`` does the same.
         """
-        self.check(model)
-        frozen = Frozen(list(self._pairs(model)), optimizer)
+        frozen = Frozen(optimizer, self.pairs(model))
         self.apply_(model)
         self._frozen = [f for f in self._frozen if f.active] + [frozen]
         return frozen
@@ -139,6 +138,12 @@ class Masks(Mapping[str, Tensor]):
         for frozen in self._frozen:
             frozen.remove()
         self._frozen.clear()
+
+    def pairs(self, model: nn.Module) -> list[tuple[nn.Parameter, PackedMask]]:
+        """The model's parameters with their masks, after `check`."""
+        self.check(model)
+        parameters = named_parameters(model)
+        return [(parameters[name], mask) for name, mask in self.packed.items()]
 
     def check(self, model: nn.Module) -> None:
         """Raise if these are masks for another model."""
@@ -175,13 +180,6 @@ class Masks(Mapping[str, Tensor]):
                 {name: PackedMask(file.get_tensor(name), tuple(s)) for name, s in shapes.items()}
             )
 
-    def _pairs(self, model: nn.Module) -> Iterator[tuple[nn.Parameter, PackedMask]]:
-        self.check(model)
-        parameters = named_parameters(model)
-        for name, mask in self.packed.items():
-            yield parameters[name], mask
-
     def __getstate__(self) -> dict[str, Any]:
         # Hooks belong to the optimizer they were placed on; a copy of the masks has none.
         return {"packed": self.packed, "_frozen": []}
-

@@ -94,9 +94,7 @@ def common_dtype(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
-def _counts(
-    scores: Sequence[Scores], dtype: torch.dtype, shift: int, prefix: int | None
-) -> Tensor:
+def _counts(scores: Sequence[Scores], dtype: torch.dtype, shift: int, prefix: int | None) -> Tensor:
     """How many keys have each digit, of those that start with ``prefix`` (None: of all)."""
     counts = torch.zeros(_BUCKETS, dtype=torch.int64)
     for keys in _chunks(scores, dtype):
@@ -125,7 +123,7 @@ def _chunks(scores: Sequence[Scores], dtype: torch.dtype) -> Iterator[Tensor]:
         flat = score.compute().reshape(-1)
         # A CPU wants to stay in its cache; a GPU wants one launch for a whole ResNet-50.
         size = 1 << 20 if flat.device.type == "cpu" else 1 << 25
-        for piece in flat.split(size):
+        for piece in torch.split(flat, size):
             crowded = sum(h.numel() for h in held) + piece.numel() > size
             if held and (crowded or held[0].device != piece.device):
                 yield torch.cat(held)

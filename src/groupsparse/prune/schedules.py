@@ -101,7 +101,7 @@ class Span:
     def check(self, schedule: Schedule) -> None:
         """Refuse a schedule that needs to know the end where none was given."""
         if self.stop is None and not (isinstance(schedule, Ramp) and schedule.initial == 1.0):
-            raise InvalidInput("a schedule that changes needs stop=: progress runs from start to it")
+            raise InvalidInput("a schedule that changes needs stop=, where it ends")
 
     def due(self, step: int) -> bool:
         """Whether something happens after this optimizer step, the first being 1."""
@@ -119,6 +119,6 @@ class Span:
         share = float(schedule(progress))
         if not 0.0 <= share <= 1.0:
             raise InvalidInput(
-                f"the schedule returned {share} at progress {progress:.3g}; expected a share in [0, 1]"
+                f"the schedule returned {share} at progress {progress:.3g}; expected one in [0, 1]"
             )
         return share

@@ -5,7 +5,6 @@ Everything here works on the local part and exchanges counts, never entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -80,5 +79,3 @@ def scatter_(tensor: Tensor, whole: Tensor) -> None:
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
     part = distribute_tensor(whole.to(mesh.device_type), mesh, placements, src_data_rank=None)
     local(tensor).copy_(part.to_local())
-
-

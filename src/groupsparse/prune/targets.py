@@ -143,7 +143,7 @@ def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
             try:
                 re.compile(text[3:])
             except re.error as error:
-                raise InvalidInput(f"pattern {text!r} is not a regular expression: {error}") from None
+                raise InvalidInput(f"{text!r} is not a regular expression: {error}") from None
         patterns.append(text)
     return tuple(patterns)
 
@@ -210,7 +210,7 @@ def _refuse_meta(found: Iterable[Target]) -> None:
         if isinstance(target.parameter, nn.parameter.UninitializedParameter):
             raise InvalidInput(f"{target.name} has no shape yet; run the lazy module once first")
         if target.parameter.is_meta:
-            raise InvalidInput(f"{target.name} is on the meta device; load the model's values first")
+            raise InvalidInput(f"{target.name} is on the meta device; load its values first")
         if not target.parameter.is_floating_point():
             raise InvalidInput(
                 f"{target.name} has dtype {target.parameter.dtype}; expected floating point"

@@ -42,7 +42,7 @@ def vector_view(target: Target, kind: str) -> tuple[Tensor, tuple[int, ...]]:
     groups = int(getattr(target.owner, "groups", 1))
     if groups == 1:
         return view, (0, *everything[2:])
-    grouped = view.unflatten(0, (groups, view.shape[0] // groups))
+    grouped = view.view(groups, view.shape[0] // groups, *view.shape[1:])
     return grouped, (1, *range(3, grouped.ndim))
 
 

@@ -1,0 +1,169 @@
+"""What a model's zeros look like, layer by layer, in both measures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..sparsity import hoyer
+from .checkpoints import packed_bytes
+from .plan import Member, Plan
+from .sharding import gather
+from .targets import Target
+from .vectors import vector_length, vector_view
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter, or all of them together.
+
+    ``budget`` is its share of Σ βᵢ‖xᵢ‖₁ with ‖xᵢ‖₂ = 1, the sum that the constraint of its group
+    bounds: how much of the group's allowed density the layer uses up.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parameters: int
+    zeros: int
+    hoyer: float
+    budget: float
+    bytes: int
+    bytes_saved: int
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction of zeros."""
+        return self.zeros / self.parameters
+
+
+@dataclass(frozen=True)
+class Report:
+    """One row for each parameter of the plan, and their total; printing it gives a table.
+
+    ``bytes`` is the size in memory, ``bytes_saved`` that in a file of ``prune.save``.
+    """
+
+    rows: tuple[Row, ...]
+    total: Row
+
+    def __str__(self) -> str:
+        header = ("", "shape", "parameters", "zeros", "sparsity", "Hoyer", "budget", "kB", "saved")
+        lines = [header, *(_cells(row) for row in (*self.rows, self.total))]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+        text = [
+            "  ".join(
+                cell.ljust(width) if i < 2 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join(text)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain numbers, for JSON."""
+        rows = [asdict(row) | {"sparsity": row.sparsity} for row in (*self.rows, self.total)]
+        return {"rows": rows[:-1], "total": rows[-1]}
+
+
+@torch.no_grad()
+def report(model: nn.Module, plan: Plan | None = None) -> Report:
+    """Count zeros, measure Hoyer and compare sizes, for each parameter of the plan.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model or a single layer. Sharded parameters are gathered one at a time.
+    plan : Plan, optional
+        Which parameters, and what their vectors and groups are; the default plan if not given.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from groupsparse import prune
+    >>> layer = torch.nn.Linear(4, 2, bias=False)
+    >>> with torch.no_grad():
+    ...     _ = layer.weight.copy_(torch.eye(2, 4))
+    >>> print(prune.report(layer))  # doctest: +NORMALIZE_WHITESPACE
+            shape  parameters  zeros  sparsity   Hoyer  budget   kB  saved
+    weight  2x4             8      6    75.00%  1.0000  100.0%  0.0    0.0
+    total                   8      6    75.00%  1.0000  100.0%  0.0    0.0
+    """
+    groups = (Plan() if plan is None else plan).resolve(model)
+    rows: list[Row] = []
+    vectors = 0
+    measured = 0.0
+    for group in groups:
+        figures = [_measure(member) for member in group.members]
+        used = sum(figure.used for figure in figures)
+        vectors += sum(figure.vectors for figure in figures)
+        measured += sum(figure.hoyer * figure.vectors for figure in figures)
+        rows += [figure.row(used) for figure in figures]
+    total = Row(
+        name="total",
+        shape=(),
+        parameters=sum(row.parameters for row in rows),
+        zeros=sum(row.zeros for row in rows),
+        hoyer=measured / vectors,
+        budget=1.0,
+        bytes=sum(row.bytes for row in rows),
+        bytes_saved=sum(row.bytes_saved for row in rows),
+    )
+    return Report(tuple(rows), total)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    target: Target
+    zeros: int
+    hoyer: float
+    vectors: int
+    used: float
+
+    def row(self, group_used: float) -> Row:
+        parameter = self.target.parameter
+        entries, size = parameter.numel(), parameter.itemsize
+        return Row(
+            name=self.target.name,
+            shape=tuple(parameter.shape),
+            parameters=entries,
+            zeros=self.zeros,
+            hoyer=self.hoyer,
+            budget=self.used / group_used if group_used > 0.0 else 0.0,
+            bytes=entries * size,
+            bytes_saved=min(entries * size, packed_bytes(entries, entries - self.zeros, size)),
+        )
+
+
+def _measure(member: Member) -> _Figures:
+    whole = nn.Parameter(gather(member.target.parameter), requires_grad=False)
+    target = Target(member.target.name, whole, member.target.owner)
+    view, axes = vector_view(target, member.kind)
+    measures = torch.as_tensor(hoyer(view, axis=axes), dtype=torch.float64).reshape(-1)
+    root = vector_length(view, axes) ** 0.5
+    # β(√n − ‖x‖₁) is the measure, with β = 1/(√n − 1). A zero vector uses nothing up.
+    used = root / (root - 1.0) - measures
+    alive = (view != 0).any(dim=axes).reshape(-1).to(used.device)
+    return _Figures(
+        target=member.target,
+        zeros=whole.numel() - int(whole.count_nonzero()),
+        hoyer=float(measures.mean()),
+        vectors=measures.numel(),
+        used=float(used[alive].sum()),
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        "x".join(map(str, row.shape)),
+        f"{row.parameters:,}",
+        f"{row.zeros:,}",
+        f"{row.sparsity:.2%}",
+        f"{row.hoyer:.4f}",
+        f"{row.budget:.1%}",
+        f"{row.bytes / 1000:,.1f}",
+        f"{row.bytes_saved / 1000:,.1f}",
+    )
