@@ -104,7 +104,11 @@ def check_projection(
             want = truth.vectors[i]
             atol = tolerance.entry * max(top, np.abs(want).max())
             np.testing.assert_allclose(z, want, rtol=0, atol=atol, err_msg=f"vector {i}")
-    _check_objective(sum(_norm(answers[i]) for i in counted), truth, tolerance.entry)
+    got = sum(_norm(answers[i]) for i in counted)
+    # Where corners on zero entries leave nothing, the objective is small against its rounding.
+    slack = tolerance.entry * max(truth.dual, sum(np.abs(vectors[i]).max() for i in counted))
+    assert got <= truth.dual + slack, f"{got} is above the dual {truth.dual}"
+    assert got >= truth.primal - slack, f"{got} is below the optimum {truth.primal}"
     return truth
 
 
@@ -117,11 +121,6 @@ def _check_average(got: float, truth: oracle.Truth, target: float, tolerance: fl
     assert got >= target - tolerance, f"average {got}, target {target}"
     if abs(truth.average - target) <= 1e-12:  # but where a vector had to vanish altogether
         assert got <= target + tolerance, f"average {got}, target {target}"
-
-
-def _check_objective(got: float, truth: oracle.Truth, tolerance: float) -> None:
-    assert got <= truth.dual * (1 + tolerance), f"{got} is above the dual {truth.dual}"
-    assert got >= truth.primal * (1 - tolerance), f"{got} is below the optimum {truth.primal}"
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
