@@ -19,7 +19,8 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "formulas",
 ]
-exclude_patterns = ["examples", "extensions"]
+exclude_patterns = ["examples", "extensions", "templates"]
+templates_path = ["templates"]
 nitpicky = False  # numpydoc's type words ("array", "optional") are prose, not targets
 
 html_theme = "furo"
