@@ -207,7 +207,7 @@ def solve(
         wanted = len(counted) * Decimal(float(target)) - zeros
         problem = Problem(curves, sum((c.norm * c.beta for c in curves), ZERO) - wanted)
         if problem.excess(ZERO)[0] <= SAME:
-            xs = [[c / euclid(k.entries) for c in k.entries] for k in curves]
+            xs = [lowest(c, ZERO) for c in curves]
             return report(vectors, nonzero, problem, xs, (ZERO, ZERO), "feasible", zeros)
         multipliers = optimal_multipliers(problem)
         xs, kind = fill(problem, multipliers[0])
