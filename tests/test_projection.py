@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import groupsparse as gs
+from groupsparse.result import Status
 from tests import oracle
 from tests.agreement import TOLERANCES, check_projection, rows, weight_rows
 
@@ -114,6 +115,19 @@ def test_float32_is_met_to_a_millionth_before_rounding(kernel):
         p = gs.solve(array, target, kernel=kernel)
         assert abs(oracle.average_of_rows(p.value) - target) <= 1e-6
         assert p.kernel == kernel
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("dtype", "missing"), [("float64", 1e-9), ("float32", 3e-6), ("float16", 3e-6)]
+)
+def test_nearly_sparse_enough_is_not_enough(dtype, missing, kernel):
+    # What counts as sparse enough is a matter of the arithmetic, not of the rounding of the output.
+    array = sample((9, 40), dtype)
+    target = oracle.average(rows(array, -1)) + missing
+    p = gs.solve(array, target, kernel=kernel)
+    assert p.status is Status.CONVERGED
+    assert p.multiplier > 0.0
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
