@@ -10,8 +10,6 @@ from decimal import Decimal
 import numpy as np
 
 PRECISE = decimal.Context(prec=120, Emin=-99999, Emax=99999)
-    "1e-70"
-)  # distinct quotients of doubles are at least 1e-32 apart, rounding is at 1e-120
 ZERO, ONE = Decimal(0), Decimal(1)
 Numbers = Sequence[float] | np.ndarray
 

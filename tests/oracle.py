@@ -37,7 +37,8 @@ from tests.exact import (
 
 __all__ = ["Truth", "average", "average_of_rows", "hoyer", "solve"]
 
-SAME = Decimal(
+# Distinct quotients of doubles are at least 1e-32 apart; rounding is at 1e-120.
+SAME = Decimal("1e-70")
 INFINITY = Decimal("Infinity")
 
 
