@@ -26,6 +26,11 @@ class Masks(Mapping[str, Tensor]):
     `cut` and the baselines return one. The parameters themselves are never copied, and nothing is
     added to the model: freezing puts hooks on the optimizer.
 
+    Parameters
+    ----------
+    packed : mapping of names to PackedMask
+        One mask per parameter.
+
     Examples
     --------
     >>> import torch

@@ -43,7 +43,20 @@ class Row:
 class Report:
     """One row for each parameter of the plan, and their total; printing it gives a table.
 
-    ``bytes`` is the size in memory, ``bytes_saved`` that in a file of ``prune.save``.
+    Attributes
+    ----------
+    rows : tuple of Row
+        name, shape, parameters, zeros, sparsity, hoyer, budget (the layer's share of its group's
+        density), bytes in memory, and bytes_saved, the size in a file of ``prune.save``.
+    total : Row
+        All of them together.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from groupsparse import prune
+    >>> prune.report(torch.nn.Linear(8, 4)).total.parameters
+    32
     """
 
     rows: tuple[Row, ...]
@@ -78,6 +91,11 @@ def report(model: nn.Module, plan: Plan | None = None) -> Report:
         A model or a single layer. Sharded parameters are gathered one at a time.
     plan : Plan, optional
         Which parameters, and what their vectors and groups are; the default plan if not given.
+
+    Returns
+    -------
+    Report
+        Rows and total.
 
     Examples
     --------

@@ -36,6 +36,11 @@ class Ramp:
 def constant() -> Schedule:
     """The whole target from the first projection on.
 
+    Returns
+    -------
+    callable
+        From progress to the share of the target.
+
     Examples
     --------
     >>> constant()(0.3)
@@ -53,6 +58,11 @@ def linear(initial: float = 0.0, until: float = 1.0) -> Schedule:
         Share of the target at the start.
     until : float
         Progress at which the whole target is reached.
+
+    Returns
+    -------
+    callable
+        From progress to the share of the target.
 
     Examples
     --------
@@ -73,6 +83,11 @@ def cubic(initial: float = 0.0, until: float = 1.0) -> Schedule:
         Share of the target at the start.
     until : float
         Progress at which the whole target is reached.
+
+    Returns
+    -------
+    callable
+        From progress to the share of the target.
 
     Examples
     --------

@@ -132,6 +132,16 @@ def sparse_linear(
 def dense_linear(model: nn.Module) -> list[str]:
     """Take `sparse_linear` back: compressed layers become ordinary ones, of the same values.
 
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place.
+
+    Returns
+    -------
+    list of str
+        The names of the layers that were taken back.
+
     Examples
     --------
     >>> import torch
@@ -140,23 +150,18 @@ def dense_linear(model: nn.Module) -> list[str]:
     >>> prune.sparse_linear(model, min_sparsity=0.0), prune.dense_linear(model)
     (['0'], ['0'])
     """
-    back: dict[int, nn.Linear] = {}  # one that is used in two places stays one
-
-    def ordinary(child: nn.Module) -> nn.Module | None:
-        if not isinstance(child, CSRLinear):
-            return None
-        return back.setdefault(id(child), child.to_linear())
-
-    return _replace(model, ordinary)
+    found = [module for module in model.modules() if isinstance(module, CSRLinear)]
+    back = {id(module): module.to_linear() for module in found}
+    return _replace(model, lambda child: back.get(id(child)))
 
 
 def _replace(model: nn.Module, other: Callable[[nn.Module], nn.Module | None]) -> list[str]:
     """Put other modules in the place of those for which there are any; the names that changed."""
     changed: list[str] = []
     for path, parent in list(model.named_modules()):
-        for name, child in list(parent.named_children()):
-            replacement = other(child)
-            if replacement is not None:
+        for name, child in list(parent._modules.items()):  # named_children skips second uses
+            replacement = None if child is None else other(child)
+            if child is not None and replacement is not None:
                 replacement.train(child.training)
                 setattr(parent, name, replacement)
                 changed.append(f"{path}.{name}".lstrip("."))

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import torch
 from torch import nn
 
 from ..errors import InvalidInput
@@ -54,6 +53,8 @@ class _Candidate:
     @property
     def plain(self) -> bool:
         """Whether only its own full name selects it: biases, and what belongs to a norm."""
+        if isinstance(self.parameter, nn.parameter.UninitializedParameter):
+            return False  # let it be selected, and refused with a reason
         return self.parameter.ndim < 2 or isinstance(self.owner, _NORMS)
 
 
@@ -62,8 +63,8 @@ def bare(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
-        elif isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
-            model = model._orig_mod
+        elif isinstance(inside := getattr(model, "_orig_mod", None), nn.Module):
+            model = inside  # compiled; naming its class would load the whole compiler
         else:
             return model
 

@@ -38,6 +38,11 @@ def snip(
         Takes the model and returns the loss on a batch. Buffers (running averages) and gradients
         are afterwards as they were.
 
+    Returns
+    -------
+    Masks
+        Where the zeros are.
+
     Examples
     --------
     >>> import torch
@@ -79,6 +84,11 @@ def grasp(
     ----------
     model, sparsity, loss, scope, floor, targets, ignore
         As in `snip`; the loss is differentiated twice.
+
+    Returns
+    -------
+    Masks
+        Where the zeros are.
 
     Examples
     --------
@@ -130,6 +140,11 @@ def synflow(
         One input of the model; only its shape and device are used.
     rounds : int
         How often the scores are computed anew.
+
+    Returns
+    -------
+    Masks
+        Where the zeros are.
 
     Examples
     --------

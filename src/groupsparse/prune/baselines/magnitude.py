@@ -28,6 +28,16 @@ def magnitude(
 ) -> Masks:
     """Zero the entries with the smallest absolute values (Han et al., 2015): `cut`, by its name.
 
+    Parameters
+    ----------
+    model, sparsity, scope, floor, targets, ignore
+        As in `cut`.
+
+    Returns
+    -------
+    Masks
+        Where the zeros are.
+
     Examples
     --------
     >>> import torch

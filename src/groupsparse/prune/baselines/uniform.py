@@ -32,6 +32,11 @@ def random(
     seed : int
         The same seed draws the same entries, on every device.
 
+    Returns
+    -------
+    Masks
+        Where the zeros are.
+
     Examples
     --------
     >>> import torch

@@ -1,0 +1,168 @@
+"""What is reported, what compressed rows compute, and what comes in from torch's own pruning."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune as torch_prune
+
+import groupsparse as gs
+from groupsparse import InvalidInput, prune
+from groupsparse.prune import sparse
+
+
+def test_a_report_counts(convnet: nn.Module) -> None:
+    prune.cut(convnet, sparsity=0.9, floor=1)
+    found = prune.report(convnet)
+    assert [row.name for row in found.rows] == ["0.weight", "3.weight", "7.weight"]
+    assert found.total.parameters == 1528
+    assert found.total.zeros == 1375
+    assert found.total.sparsity == pytest.approx(0.9, abs=1e-3)
+    assert sum(row.budget for row in found.rows) == pytest.approx(1.0)
+    weights = [convnet[i].weight.detach() for i in (0, 3, 7)]
+    for row, weight in zip(found.rows, weights, strict=True):
+        assert row.zeros == int((weight == 0).sum())
+        assert row.hoyer == pytest.approx(float(gs.hoyer(weight.flatten(1)).mean()))
+        assert row.bytes == 4 * weight.numel()
+        assert row.bytes_saved == -(-weight.numel() // 8) + 4 * int((weight != 0).sum())
+    everything = [f for w in weights for f in w.flatten(1)]
+    assert found.total.hoyer == pytest.approx(gs.average_hoyer(everything))
+    text = str(found)
+    assert "3.weight" in text
+    assert "16x8x3x3" in text
+    assert json.loads(json.dumps(found.as_dict()))["total"]["zeros"] == 1375
+
+
+def test_the_budget_is_what_the_constraint_bounds(mlp: nn.Module) -> None:
+    plan = prune.Plan(0.8)
+    prune.project_(mlp, plan)
+    found = prune.report(mlp, plan)
+    used = []
+    for index in (0, 2):
+        weight = mlp[index].weight.detach().double()
+        unit = weight / weight.norm(dim=1, keepdim=True)
+        used.append(float(unit.abs().sum() / (weight.shape[1] ** 0.5 - 1)))
+    assert [row.budget for row in found.rows] == pytest.approx([u / sum(used) for u in used])
+    each = prune.report(mlp, prune.Plan(0.8, budget="layer"))
+    assert [row.budget for row in each.rows] == [1.0, 1.0]
+
+
+def test_a_report_of_an_empty_network(mlp: nn.Module) -> None:
+    for parameter in mlp.parameters():
+        nn.init.zeros_(parameter)
+    found = prune.report(mlp)
+    assert found.total.sparsity == 1.0
+    assert [row.budget for row in found.rows] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (5, 64), (2, 3, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compressed_rows_compute_the_same(
+    mlp: nn.Module, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    mlp = mlp.to(dtype).eval()
+    prune.cut(mlp, sparsity=0.9)
+    x = torch.randn(shape, dtype=dtype)
+    keys, dense = list(mlp.state_dict()), mlp(x)
+    weights = [p.detach().clone() for p in mlp.parameters()]
+    assert prune.sparse_linear(mlp, min_sparsity=0.5, ignore="2") == ["0"]
+    assert isinstance(mlp[0], sparse.CSRLinear)
+    assert "values=" in repr(mlp)
+    assert not mlp[0].training
+    torch.testing.assert_close(mlp(x), dense)
+    torch.testing.assert_close(copy.deepcopy(mlp)(x), dense)
+    assert prune.dense_linear(mlp) == ["0"]
+    assert list(mlp.state_dict()) == keys
+    assert all(map(torch.equal, weights, mlp.parameters()))
+
+
+def test_only_what_is_sparse_enough_is_swapped(mlp: nn.Module) -> None:
+    with torch.no_grad():
+        mlp[2].weight[:, :16] = 0
+    assert prune.sparse_linear(mlp, min_sparsity=0.51, targets="Linear") == []
+    assert prune.sparse_linear(mlp, min_sparsity=0.5) == ["2"]
+
+
+def test_what_is_faster_is_measured(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([[1.0, 0.95], [1.0, 0.5]])
+    monkeypatch.setattr(sparse, "_medians", lambda *calls: next(times))
+    assert prune.sparse_linear(mlp, batch=4) == ["2"]
+
+
+def test_measuring_runs_both(mlp: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(1500, 1500))
+    prune.cut(model, sparsity=0.999)
+    assert prune.sparse_linear(model) == ["0"]
+    dense = nn.Sequential(nn.Linear(512, 512))
+    assert prune.sparse_linear(dense, batch=16) == []
+
+
+def test_what_cannot_be_swapped(mlp: nn.Module) -> None:
+    with pytest.raises(InvalidInput, match="wrap it"):
+        prune.sparse_linear(nn.Linear(3, 3))
+    with pytest.raises(InvalidInput, match="batch"):
+        prune.sparse_linear(mlp, batch=0)
+    attention = nn.TransformerEncoderLayer(8, 2, 16)
+    assert prune.sparse_linear(attention, min_sparsity=0.0) == ["linear1", "linear2"]
+
+
+def test_a_layer_in_two_places_is_swapped_in_both() -> None:
+    layer = nn.Linear(8, 8)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    prune.sparse_linear(model, min_sparsity=0.0)
+    assert model[0] is model[2]
+    prune.dense_linear(model)
+    assert model[0] is model[2]
+
+
+def test_coming_from_torchs_own_pruning(convnet: nn.Module) -> None:
+    keys = set(convnet.state_dict())
+    plain = list(convnet.state_dict())
+    originals = [id(p) for p in convnet.parameters()]
+    calls: list[Any] = []
+    convnet[0].register_forward_pre_hook(lambda *a: calls.append(1))
+    torch_prune.global_unstructured(
+        [(convnet[i], "weight") for i in (0, 3)], torch_prune.L1Unstructured, amount=0.5
+    )
+    torch_prune.random_unstructured(convnet[0], "weight", amount=0.5)  # twice: a container
+    torch_prune.ln_structured(convnet[7], "weight", amount=2, n=2, dim=0)
+    torch_prune.random_unstructured(convnet[7], "bias", amount=3)
+    x = torch.randn(2, 3, 8, 8)
+    convnet.eval()
+    before = convnet(x)
+    expected = {
+        "0.weight": convnet[0].weight_mask != 0,
+        "3.weight": convnet[3].weight_mask != 0,
+        "7.weight": convnet[7].weight_mask != 0,
+        "7.bias": convnet[7].bias_mask != 0,
+    }
+    with pytest.raises(InvalidInput, match="import_from_torch_prune"):
+        prune.cut(convnet, sparsity=0.9)
+    masks = prune.import_from_torch_prune(convnet)
+    assert set(convnet.state_dict()) == keys
+    assert sorted(plain) == sorted(convnet.state_dict())
+    assert sorted(map(id, convnet.parameters())) == sorted(originals)
+    assert torch.equal(convnet(x), before)
+    assert masks.keys() == expected.keys()
+    assert all(torch.equal(masks[name], mask) for name, mask in expected.items())
+    for name, mask in masks.items():
+        gone = convnet.get_parameter(name).detach()[~mask]
+        assert not gone.any()
+        assert not torch.signbit(gone).any()
+    assert len(calls) == 2  # the user's own hook is still there
+    optimizer = torch.optim.Adam(convnet.parameters())
+    with masks.frozen(convnet, optimizer):
+        convnet(x).sum().backward()
+        optimizer.step()
+    assert all(not convnet.get_parameter(n).detach()[~m].any() for n, m in masks.items())
+    copy.deepcopy(convnet)
+
+
+def test_nothing_to_import(mlp: nn.Module) -> None:
+    with pytest.raises(InvalidInput, match="no module"):
+        prune.import_from_torch_prune(mlp)
