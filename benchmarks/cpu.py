@@ -8,8 +8,8 @@ import numpy as np
 
 import groupsparse as gs
 from benchmarks.sorting import project_rows_by_sorting
-from benchmarks.tables import table
 from benchmarks.timing import Contender, side_by_side
+from experiments.tables import table
 
 SEED = 0
 SIDES = {4: 1024, 16: 2048, 64: 4096}  # MiB of a square float32 matrix: length of its side

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import groupsparse as gs
-from benchmarks.tables import table
 from benchmarks.timing import side_by_side
+from experiments.tables import table
 
 SEED = 0
 _FIRST_CALL = """

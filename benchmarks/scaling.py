@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import groupsparse as gs
-from benchmarks.tables import table
 from benchmarks.timing import Contender, side_by_side
+from experiments.tables import table
 
 SEED = 0
 PICTURE = Path(__file__).with_name("scaling.png")

@@ -18,6 +18,7 @@ import numpy as np
 
 import groupsparse as gs
 from experiments import record
+from experiments.tables import table
 
 SEED = 0
 VECTORS, LENGTH = 100, 1000
@@ -58,10 +59,10 @@ def _summary(values: list[float]) -> dict[str, float]:
     return {"average": float(np.mean(values)), "maximum": float(np.max(values))}
 
 
-def lines(results: dict[str, Any]) -> list[str]:
-    """Return the printed table: the paper's row, then ours."""
+def report(results: dict[str, Any]) -> str:
+    """Return the table: the paper's figures beside ours."""
     targets = results["targets"]
-    rows = [["", "s0", *(f"s={entry['hoyer']}" for entry in targets)]]
+    rows = []
     for statistic in ("average", "maximum"):
         for label, initial, key in (
             ("paper, iterations", PAPER_INITIAL, "paper iterations"),
@@ -72,8 +73,8 @@ def lines(results: dict[str, Any]) -> list[str]:
             figures = [f"{entry[key][statistic]:.2f}" for entry in targets]
             rows.append([f"{statistic}: {label}", start, *figures])
     residuals = [f"{entry['largest residual']:.0e}" for entry in targets]
-    rows.append(["largest |average - s|", "", *residuals])
-    return [f"{row[0]:28}" + "".join(f"{cell:>10}" for cell in row[1:]) for row in rows]
+    rows.append(["largest residual, ours", "", *residuals])
+    return table(["", "before", *(f"s = {entry['hoyer']}" for entry in targets)], rows)
 
 
 def main() -> None:
@@ -85,12 +86,9 @@ def main() -> None:
     began = time.perf_counter()
     results = run(options.draws, options.kernel)
     seconds = time.perf_counter() - began
-    print(*lines(results), sep="\n")
     path = record.save("table3", results, seconds=seconds, seed=SEED, parameters=vars(options))
-    print(
-        f"{options.draws} draws, kernel {results['targets'][0]['kernel']}: "
-        f"{path.relative_to(record.ROOT)}"
-    )
+    path.with_suffix(".md").write_text(report(results) + "\n", encoding="utf-8")
+    print(report(results), f"\n{path.relative_to(record.ROOT)}, {seconds:.1f} s")
 
 
 if __name__ == "__main__":
