@@ -71,7 +71,7 @@ class TestLightning:
                 return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
             def train_dataloader(self) -> Any:
-                return data()
+                return torch.utils.data.DataLoader(data(), batch_size=None)  # type: ignore[arg-type]
 
         return Module()
 
