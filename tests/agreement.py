@@ -12,6 +12,8 @@ import numpy as np
 from tests import oracle
 
 Axis = int | tuple[int, ...] | None
+KERNELS = ["reference", "numba"]  # that arrays can be given to
+WEIGHTED_KERNELS = ["reference"]  # the compiled one knows no weights, and says so
 
 
 @dataclass(frozen=True)

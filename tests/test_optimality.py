@@ -7,9 +7,9 @@ import pytest
 
 import groupsparse as gs
 from tests import oracle
+from tests.agreement import KERNELS, WEIGHTED_KERNELS
 from tests.general_solver import betas, ones_like, random_problem, slsqp
 
-KERNELS = ["reference", "numba"]
 SLOW = (7, 13)  # SLSQP takes seconds for these; the oracle's own tests have them
 
 
@@ -25,7 +25,7 @@ def test_no_general_solver_finds_more(seed, kernel):
     assert p.primal == pytest.approx(p.dual, rel=1e-10)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", WEIGHTED_KERNELS)
 @pytest.mark.parametrize("seed", [s for s in range(1, 40, 2) if s not in SLOW])
 def test_no_general_solver_finds_more_with_weights(seed, kernel):
     vectors, weights, target = random_problem(seed)

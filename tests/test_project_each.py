@@ -7,9 +7,8 @@ import pytest
 
 import groupsparse as gs
 from groupsparse.errors import InvalidInput, NonFiniteInput
-from tests.agreement import check_projection, rows
+from tests.agreement import KERNELS, check_projection, rows
 
-KERNELS = ["reference", "numba"]
 SHAPES = [(8, 3, 3, 3), (10, 27), (13,), (5, 4, 2), (6, 1)]
 
 

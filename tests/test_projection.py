@@ -10,9 +10,8 @@ import pytest
 import groupsparse as gs
 from groupsparse.result import Status
 from tests import oracle
-from tests.agreement import TOLERANCES, check_projection, rows, weight_rows
+from tests.agreement import KERNELS, TOLERANCES, check_projection, rows, weight_rows
 
-KERNELS = ["reference", "numba"]
 SHAPES = [(1, 2), (2, 2), (3, 3), (40, 25), (1, 1023), (1023, 3), (3, 4097)]
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "int8", "uint8"]
 
@@ -128,36 +127,6 @@ def test_nearly_sparse_enough_is_not_enough(dtype, missing, kernel):
     p = gs.solve(array, target, kernel=kernel)
     assert p.status is Status.CONVERGED
     assert p.multiplier > 0.0
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("target", [0.3, 0.6, 0.9, 0.98])
-@pytest.mark.parametrize("kind", ["uniform", "with zeros", "per entry", "integers", "equal"])
-def test_weights(kind, target, kernel):
-    array = sample((6, 17), seed=3)
-    rng = np.random.default_rng(4)
-    weights = {
-        "uniform": rng.uniform(0.2, 3.0, 17),
-        "with zeros": rng.integers(0, 3, 17).astype(float),
-        "per entry": rng.uniform(0.1, 2.0, (6, 17)),
-        "integers": rng.integers(1, 4, (6, 17)),
-        "equal": np.full(17, 2.5),
-    }[kind]
-    check(array, target, weights=weights, kernel=kernel)
-
-
-def test_equal_weights_are_no_weights():
-    array = sample((6, 17))
-    plain = gs.project(array, 0.8)
-    np.testing.assert_allclose(gs.project(array, 0.8, weights=np.full(17, 3.0)), plain, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
-def test_weights_of_any_dtype(dtype):
-    array = sample((5, 12), dtype)
-    weights = np.random.default_rng(1).integers(1, 5, 12)
-    for kind in ("float32", "float16", "int8"):
-        check(array, 0.8, weights=weights.astype(kind))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

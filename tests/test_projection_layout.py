@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import groupsparse as gs
-from tests.agreement import TOLERANCES, check_projection, rows, weight_rows
+from tests.agreement import KERNELS, TOLERANCES, check_projection, rows, weight_rows
 
 AXES = [0, 1, 2, 3, -1, -2, (0,), (0, 1), (2, 1), (-1, 0), (0, 2), (1, 2, 3), (3, 0, 1), None]
 BASE = np.random.default_rng(7).normal(size=(8, 6, 10, 7))
@@ -22,9 +22,6 @@ LAYOUTS = {
     "transposed": lambda: np.array(BASE).transpose(2, 0, 3, 1)[:5, :4, :, :3],
     "transposed strided": lambda: np.array(BASE).transpose(3, 1, 0, 2)[::-2, :, 1::2, ::3],
 }
-
-
-KERNELS = ["reference", "numba"]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import groupsparse as gs
-from tests import oracle
+from tests import agreement, oracle
 from tests.agreement import TOLERANCES, check_projection, rows, weight_rows
 
-KERNELS = st.sampled_from(["reference", "numba"])
+KERNELS = st.sampled_from(agreement.KERNELS)
 TARGETS = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]), st.floats(0.0, 1.0))
 SCALES = st.sampled_from([1.0, 1e-12, 1e12, 1e-300, 1e300, 1e-160, 1e160])
 
@@ -28,9 +28,9 @@ def lattice_vectors(draw, *, least=1, most=6):
 
 
 @st.composite
-def weights_for(draw, vectors):
+def weights_for(draw, vectors, kernel):
     """Small integers with at least one positive entry for each vector, or no weights."""
-    if draw(st.booleans()):
+    if kernel not in agreement.WEIGHTED_KERNELS or draw(st.booleans()):
         return None
     weights = []
     for v in vectors:
@@ -47,7 +47,7 @@ def countable(vectors):
 @settings(max_examples=400)
 def test_ragged_vectors_with_ties_weights_and_scales(data, target, kernel):
     vectors = data.draw(lattice_vectors().filter(countable))
-    weights = data.draw(weights_for(vectors))
+    weights = data.draw(weights_for(vectors, kernel))
     p = gs.solve(vectors, target, weights=weights, kernel=kernel)
     assert p.kernel == kernel
     truth = check_projection(vectors, p.value, target, weights)
@@ -77,7 +77,7 @@ def test_arrays_of_any_floats_along_any_axis(array, data, target, kernel):
     if len(vectors[0]) == 1:
         return
     weights = None
-    if data.draw(st.booleans()):
+    if kernel in agreement.WEIGHTED_KERNELS and data.draw(st.booleans()):
         weights = data.draw(
             hnp.arrays(np.float64, array.shape, elements=st.floats(0.125, 8.0, width=16))
         )
@@ -106,7 +106,7 @@ def test_smaller_dtypes(data, target, kernel):
 @given(st.data(), TARGETS, KERNELS)
 def test_in_place_is_the_same(data, target, kernel):
     vectors = data.draw(lattice_vectors().filter(countable))
-    weights = data.draw(weights_for(vectors))
+    weights = data.draw(weights_for(vectors, kernel))
     want = gs.project(vectors, target, weights=weights, kernel=kernel)
     gs.project_(vectors, target, weights=weights, kernel=kernel)
     for a, b in zip(vectors, want, strict=True):
@@ -116,7 +116,7 @@ def test_in_place_is_the_same(data, target, kernel):
 @given(st.data(), TARGETS, st.floats(0, 1e6), KERNELS)
 def test_any_start_meets_the_target(data, target, start, kernel):
     vectors = data.draw(lattice_vectors(least=2).filter(countable))
-    weights = data.draw(weights_for(vectors))
+    weights = data.draw(weights_for(vectors, kernel))
     p = gs.solve(vectors, target, weights=weights, start=start, kernel=kernel)
     check_projection(vectors, p.value, target, weights)
 
