@@ -1,0 +1,68 @@
+"""The algorithms by name: which update each factor gets, and whether the steps are extrapolated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import InvalidInput
+from .constraints import Target
+from .updates import FastGradient, Hals, PenalisedHals, ShrunkHals, Update
+
+SOLVERS = ("auto", "ahals", "nenmf", "l1-ahals", "csp", "gsp")
+
+# Sweeps per update of the default solver. Few are better than many: the factors should approach
+# the solution together, and none should settle while the other is still far away.
+FREE_SWEEPS = 2
+CONSTRAINED_SWEEPS = 4
+
+# Gradient steps per update of NeNMF, gspNMF and cspNMF.
+GRADIENT_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An update for each factor."""
+
+    update_w: Update
+    update_h: Update
+    accelerate: bool = False
+
+
+def make_algorithm(
+    solver: str, shape: tuple[int, int], r: int, target_w: Target | None, target_h: Target | None
+) -> Algorithm:
+    """The algorithm called ``solver`` for an n × m matrix and r components."""
+    n, m = shape
+    if solver not in SOLVERS:
+        raise InvalidInput(f"solver is {solver!r}; expected one of {', '.join(SOLVERS)}")
+    if solver in ("ahals", "nenmf"):
+        if target_w is not None or target_h is not None:
+            raise InvalidInput(
+                f"solver={solver!r} knows no sparsity: leave out hoyer_W and hoyer_H, "
+                "or choose 'auto', 'gsp', 'csp' or 'l1-ahals'"
+            )
+        if solver == "nenmf":
+            return Algorithm(FastGradient(GRADIENT_STEPS), FastGradient(GRADIENT_STEPS))
+    return Algorithm(
+        _update(solver, target_w, inner_sweeps(n, m, r)),
+        _update(solver, target_h, inner_sweeps(m, n, r)),
+        accelerate=solver == "auto",
+    )
+
+
+def inner_sweeps(own: int, other: int, r: int) -> int:
+    """How many sweeps A-HALS makes before it pays to look at the data again."""
+    ratio = 1.0 + (own * other + other * r) / (own * (r + 1.0))
+    return 1 + int(0.5 * ratio)
+
+
+def _update(solver: str, target: Target | None, sweeps: int) -> Update:
+    if target is None:
+        return Hals(FREE_SWEEPS) if solver == "auto" else Hals(sweeps, delta=0.01)
+    if solver == "l1-ahals":
+        return PenalisedHals(1, zeros=target.hoyer)
+    if solver == "auto":
+        return ShrunkHals(CONSTRAINED_SWEEPS, target)
+    if solver == "csp":
+        target = replace(target, per_vector=True)
+    return FastGradient(GRADIENT_STEPS, target)

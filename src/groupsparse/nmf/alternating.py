@@ -1,0 +1,225 @@
+"""The loop: update W, update H, extrapolate, accept or restart, remember the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..sparsity import average_hoyer
+from .arrays import as_vector, copy, inner, is_tensor, like, norms
+from .samples import Samples, State, Sums, extrapolated
+from .updates import ShrunkHals, Update
+
+# The iterations in which constrained rows go from equal shares of the burden to those that their
+# energies ask for.
+RAMP = 100
+CHECK_EVERY = 10
+# A component is given up after so many useless iterations: some come back by themselves.
+PATIENCE = 10
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after each iteration: the best factorisation so far."""
+
+    iteration: int
+    loss: float
+    seconds: float
+    components: Any = field(repr=False)
+
+    @property
+    def hoyer(self) -> float:
+        """Average Hoyer measure of the components."""
+        rows = self.components.detach().cpu() if is_tensor(self.components) else self.components
+        return average_hoyer(rows) if rows.shape[1] > 1 else float("nan")
+
+
+Callback = Callable[[Progress], Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop."""
+
+    max_iter: int
+    tol: float = 0.0
+    max_time: float | None = None
+
+
+@dataclass
+class Outcome:
+    """The best factorisation met, and how the search for it went."""
+
+    state: State
+    h: Any
+    loss: float
+    losses: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    revived: int = 0
+    reason: str = "max_iter"
+
+
+class Extrapolation:
+    """How far to go beyond each update (Ang and Gillis, 2019): further while it helps."""
+
+    def __init__(self) -> None:
+        self.momentum = self.last_good = 0.5
+        self.bound = 1.0
+
+    def accepted(self) -> None:
+        self.last_good = self.momentum
+        self.momentum = min(self.bound, 1.01 * self.momentum)
+        self.bound = min(1.0, 1.005 * self.bound)
+
+    def rejected(self) -> None:
+        self.bound = self.last_good
+        self.momentum /= 1.5
+
+
+class NoExtrapolation(Extrapolation):
+    """The plain alternation of the paper's algorithms: every update is taken as it is."""
+
+    def __init__(self) -> None:
+        self.momentum = 0.0
+
+    def accepted(self) -> None: ...
+
+    def rejected(self) -> None: ...
+
+
+def alternate(
+    samples: Samples,
+    update_w: Update,
+    update_h: Update,
+    w: Any,
+    h: Any,
+    limits: Limits,
+    *,
+    accelerate: bool,
+    rng: np.random.RandomState,
+    callback: Callback | None = None,
+) -> Outcome:
+    """Improve W and H from the given start.
+
+    Returns the best pair that was met, which meets all targets: the losses of the outcome never
+    rise. Ctrl-C ends the search like any other limit.
+    """
+    began = time.perf_counter()
+    search = _Search(samples, update_w, update_h, w, h, accelerate, rng)
+    outcome = search.outcome
+    ramp = min(RAMP, limits.max_iter // 3) if search.constrained else 0
+    try:
+        for iteration in range(limits.max_iter):
+            if iteration <= ramp:
+                search.trust(iteration / max(ramp, 1))
+            search.step()
+            seconds = time.perf_counter() - began
+            outcome.losses.append(outcome.loss)
+            outcome.times.append(seconds)
+            progress = Progress(iteration + 1, outcome.loss, seconds, outcome.h)
+            if callback is not None and callback(progress) is True:
+                outcome.reason = "callback"
+                break
+            if _converged(outcome.losses, limits.tol, ramp):
+                outcome.reason = "converged"
+                break
+            if limits.max_time is not None and seconds >= limits.max_time:
+                outcome.reason = "max_time"
+                break
+    except KeyboardInterrupt:
+        outcome.reason = "interrupted"
+    return outcome
+
+
+def _converged(losses: list[float], tol: float, ramp: int) -> bool:
+    if losses[-1] == 0.0:
+        return True
+    if tol <= 0.0 or len(losses) <= ramp + CHECK_EVERY or len(losses) % CHECK_EVERY:
+        return False
+    return losses[-1 - CHECK_EVERY] - losses[-1] <= tol * losses[-1]
+
+
+class _Search:
+    """The current point, the last accepted one and the best one."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        update_w: Update,
+        update_h: Update,
+        w: Any,
+        h: Any,
+        accelerate: bool,
+        rng: np.random.RandomState,
+    ) -> None:
+        self.samples = samples
+        self.update_h = update_h
+        self.constrained = [u for u in (update_w, update_h) if isinstance(u, ShrunkHals)]
+        self.extrapolation = Extrapolation() if accelerate else NoExtrapolation()
+        self.accelerate = accelerate
+        self.rng = rng
+        self.state = samples.start(w)
+        self.accepted = h
+        self.point = h
+        self.loss = np.inf
+        self.outcome = Outcome(self.state, h, np.inf)
+        self.idle = np.zeros(len(h), dtype=np.intp)
+        self.mean: Any = None
+
+    def trust(self, share: float) -> None:
+        """Let the energies count for that much; when they count in full, losses start anew."""
+        for update in self.constrained:
+            update.trust = share
+        if share >= 1.0:
+            self.loss = np.inf
+
+    def step(self) -> None:
+        momentum = self.extrapolation.momentum
+        state, sums = self.samples.advance(self.state, self.point, momentum)
+        h = self.update_h(self.point, sums.patterns, sums.gram)
+        loss = self._relative_loss(state, sums, h)
+        if loss < self.outcome.loss:
+            self.outcome.state, self.outcome.h, self.outcome.loss = state, h, loss
+        if self.accelerate and not loss <= self.loss:
+            # Too far: start again from the updates before, which were not extrapolated.
+            self.extrapolation.rejected()
+            self.state = State(self.state.updated, self.state.updated)
+            self.point = self.accepted
+            return
+        self.extrapolation.accepted()
+        self.point = extrapolated(h, self.accepted, momentum)
+        self.state, self.accepted, self.loss = state, h, loss
+        self._revive(sums)
+
+    def _relative_loss(self, state: State, sums: Sums, h: Any) -> float:
+        norm = self.samples.squared_norm
+        if norm == 0.0:
+            return 0.0
+        square = norm - 2.0 * inner(sums.patterns, h) + inner(sums.gram, h @ h.T)
+        if not square > 1e3 * np.finfo(self.samples.dtype).eps * norm:  # all digits cancelled
+            square = self.samples.squared_residual(state, h)
+        return float(np.sqrt(max(square, 0.0) / norm))
+
+    def _revive(self, sums: Sums) -> None:
+        """Give a component that died the direction in which the average sample is missed most."""
+        useless = (norms(self.accepted) == 0.0) | (as_vector(sums.gram.diagonal()) == 0.0)
+        self.idle = (self.idle + 1) * useless
+        dead = np.flatnonzero(self.idle >= PATIENCE)
+        if not len(dead) or self.loss == 0.0:
+            return
+        if self.mean is None:
+            self.mean = like(as_vector(self.samples.mean()), self.accepted)
+        missed = (self.mean - self.samples.mean_of(self.state) @ self.accepted).clip(min=0)
+        if not float(missed.max()) > 1e-7 * float(self.mean.max()):
+            return  # the data has no more to give: a rank below the number of components
+        self.point = copy(self.point)
+        for k in dead:
+            # Different entries for each, or all that died together would become the same.
+            keep = self.rng.uniform(size=len(missed)) < 0.5
+            self.point[k] = missed * like(keep, missed)
+        self.idle[dead] = 0
+        self.outcome.revived += len(dead)

@@ -1,0 +1,93 @@
+"""A Hoyer target for the rows of one factor, and the projection that meets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import errors
+from ..projection import project_each_, solve
+from ..result import Projection
+from ..sparsity import hoyer
+from .arrays import Vector, is_tensor, like
+
+Multiplier = Vector | float
+
+
+@dataclass(frozen=True)
+class Target:
+    """Average Hoyer measure ≥ ``hoyer`` over the rows of a factor or, ``per_vector``, of each row.
+
+    ``weights`` has shape (1, n) or (r, n), or is None.
+    """
+
+    hoyer: float
+    weights: Any = None
+    per_vector: bool = False
+
+    def measure(self, rows: Any) -> float:
+        """What the target bounds from below: the average, or the least of the rows."""
+        each = np.asarray(hoyer(_on_host(rows), weights=self._rows_of_weights(rows)))
+        return float(each.min() if self.per_vector else each.mean())
+
+    def beta(self, n: int) -> Vector | float:
+        """1/(‖w‖ − min w) of each row, which turns a multiplier into a threshold."""
+        if self.weights is None:
+            return float(1.0 / (np.sqrt(n) - 1.0))
+        w = np.asarray(_on_host(self.weights), dtype=np.float64)
+        beta: Vector = 1.0 / (np.linalg.norm(w, axis=1) - w.min(axis=1))
+        return beta
+
+    def project(self, rows: Any, start: Multiplier) -> tuple[Any, Multiplier]:
+        """The closest rows that meet the target, and the multipliers (``rows`` may be reused)."""
+        weights = self._rows_of_weights(rows)
+        if not self.per_vector:
+            answer: Projection[Any] = solve(rows, self.hoyer, weights=weights, start=float(start))
+            return answer.value, answer.multiplier
+        each = list(rows)
+        starts = [float(mu) for mu in np.broadcast_to(start, len(each))]
+        own = None if weights is None else list(_rowwise(weights, rows))
+        answers = project_each_(each, self.hoyer, weights=own, start=starts)
+        return rows, np.array([answer.multiplier for answer in answers])
+
+    def weight_rows(self, rows: Any) -> Any:
+        """The weights as an array that broadcasts against ``rows``, on the same device."""
+        return None if self.weights is None else like(_on_host(self.weights), rows)
+
+    def _rows_of_weights(self, rows: Any) -> Any:
+        if self.weights is None:
+            return None
+        return self.weights[0] if len(self.weights) == 1 else self.weights
+
+
+def make_target(
+    hoyer: float | None, weights: Any, per_vector: bool, name: str, shape: tuple[int, int]
+) -> Target | None:
+    """Check what the user asked for; None where nothing was asked."""
+    if hoyer is None:
+        if weights is not None:
+            raise errors.InvalidInput(f"weights_{name} is given without hoyer_{name}")
+        return None
+    if not 0.0 <= float(hoyer) <= 1.0:
+        raise errors.InvalidInput(f"hoyer_{name} is {hoyer}; expected a number in [0, 1]")
+    if shape[1] < 2:
+        return None  # vectors of length 1 have no Hoyer measure
+    if weights is not None:
+        weights = np.atleast_2d(np.asarray(weights, dtype=np.float64))
+        if weights.shape not in (shape, (1, shape[1])):
+            raise errors.InvalidInput(
+                f"weights_{name} has shape {weights.shape}; expected ({shape[1]},) or {shape}"
+            )
+        if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise errors.InvalidInput(f"weights_{name} holds negative or non-finite entries")
+    return Target(float(hoyer), weights, per_vector)
+
+
+def _on_host(x: Any) -> Any:
+    return x.detach().cpu().numpy() if is_tensor(x) else x
+
+
+def _rowwise(weights: Any, rows: Any) -> Any:
+    return np.broadcast_to(np.atleast_2d(weights), tuple(rows.shape))

@@ -1,0 +1,273 @@
+"""GroupSparseNMF: the scikit-learn face of the factorisation. No mathematics here."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInput, missing_extra
+
+try:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+except ImportError as error:  # pragma: no cover
+    raise missing_extra("scikit-learn", "sklearn") from error
+
+from .algorithms import make_algorithm
+from .alternating import Callback, Limits, Outcome, alternate
+from .constraints import make_target
+from .report import combined, printer
+from .sources import Source, open_source, reject_unfit
+
+
+class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Factorise X ≈ W H, non-negative, with a target Hoyer measure for either factor::
+
+        minimise  ‖X − W H‖_F   subject to  W ≥ 0,  H ≥ 0,
+                  average Hoyer measure of the rows of H    ≥ hoyer_H,
+                  average Hoyer measure of the columns of W ≥ hoyer_W
+
+    Which component becomes how sparse follows from the data; only the average is prescribed.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        The rank r; the number of features by default.
+    hoyer_W, hoyer_H : float, optional
+        Target average Hoyer measure of the columns of W and of the rows of H, in [0, 1]. With
+        ``solver="l1-ahals"`` the target is the fraction of zeros of every vector instead.
+    weights_W : array of shape (n_samples,) or (n_samples, n_components), optional
+        Weights of the entries in the measure of W.
+    weights_H : array of shape (n_features,) or (n_components, n_features), optional
+        Weights of the entries in the measure of H.
+    per_vector : bool
+        Whether every vector has to meet the target, and not only their average.
+    solver : {"auto", "ahals", "nenmf", "l1-ahals", "csp", "gsp"}
+        ``"auto"`` is the best one, with targets or without. The others are the algorithms of the
+        paper: A-HALS and NeNMF without targets, ℓ₁ A-HALS, cspNMF and gspNMF with one.
+    init : {None, "random", "nndsvd", "nndsvda", "nndsvdar", "custom"}
+        As in :class:`sklearn.decomposition.NMF`. None means ``"random"`` where there is a target or
+        the data is not in memory, otherwise ``"nndsvda"`` if r ≤ min(n, m).
+    tol : float
+        Stop when ten iterations lower the error by less than this fraction of it. 0: never.
+    max_iter : int
+        Iterations, each one update of either factor.
+    max_time : float, optional
+        Seconds after which to stop.
+    random_state : int, RandomState or None
+        The same seed gives the same bits.
+    callback : callable, optional
+        Called with a :class:`Progress` after every iteration; returning True ends the fit.
+    verbose : int
+        Print a line of progress every ten iterations (1) or every iteration (2).
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        H.
+    reconstruction_err_ : float
+        ‖X − W H‖_F.
+    hoyer_W_, hoyer_H_ : float
+        The (weighted) average Hoyer measures that were reached, or the least with ``per_vector``.
+    loss_curve_ : array of shape (n_iter_,)
+        ‖X − W H‖_F/‖X‖_F of the best factorisation after each iteration; it meets all targets.
+    time_curve_ : array of shape (n_iter_,)
+        Seconds since the first iteration began.
+    n_iter_ : int
+        Iterations.
+    n_components_ : int
+        The rank.
+    n_revived_ : int
+        How often a component that had become useless was given a new direction.
+    stopped_by_ : {"converged", "max_iter", "max_time", "callback", "interrupted"}
+        Why the fit ended. After Ctrl-C it keeps the best factorisation so far.
+
+    Notes
+    -----
+    :meth:`transform` finds for each new sample alone the best non-negative codes, without
+    ``hoyer_W``: an average over all samples of a fit says nothing about a single new one, and what
+    a sample is mapped to must not depend on the samples it comes with. ``fit_transform`` returns
+    the W of the fit, which meets the target.
+
+    X may be an array or sparse matrix, a memory map larger than memory, a Dask array whose chunks
+    are spread over a cluster, or a torch tensor; what comes back is of the same kind.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from groupsparse.nmf import GroupSparseNMF
+    >>> X = np.random.default_rng(0).random((30, 20))
+    >>> model = GroupSparseNMF(4, hoyer_H=0.7, max_iter=100, tol=0, random_state=0).fit(X)
+    >>> round(model.hoyer_H_, 6)
+    0.7
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        hoyer_W: float | None = None,
+        hoyer_H: float | None = None,
+        weights_W: Any = None,
+        weights_H: Any = None,
+        per_vector: bool = False,
+        solver: str = "auto",
+        init: str | None = None,
+        tol: float = 1e-4,
+        max_iter: int = 500,
+        max_time: float | None = None,
+        random_state: Any = None,
+        callback: Callback | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.hoyer_W = hoyer_W
+        self.hoyer_H = hoyer_H
+        self.weights_W = weights_W
+        self.weights_H = weights_H
+        self.per_vector = per_vector
+        self.solver = solver
+        self.init = init
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.random_state = random_state
+        self.callback = callback
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> GroupSparseNMF:
+        """Factorise X.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, memory map, Dask array or torch tensor
+            Of shape (n_samples, n_features), non-negative.
+        y : ignored
+        W, H : arrays, optional
+            Where to start, with ``init="custom"``.
+
+        Returns
+        -------
+        self
+        """
+        self.fit_transform(X, W=W, H=H)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
+        """Factorise X and return W, of shape (n_samples, n_components). See :meth:`fit`."""
+        source = self._source(X, reset=True)
+        r = self._rank(source)
+        n, m = source.shape
+        weights_w = None if self.weights_W is None else np.asarray(self.weights_W).T
+        target_w = make_target(self.hoyer_W, weights_w, self.per_vector, "W", (r, n))
+        target_h = make_target(self.hoyer_H, self.weights_H, self.per_vector, "H", (r, m))
+        algorithm = make_algorithm(self.solver, (n, m), r, target_w, target_h)
+        rng = check_random_state(self.random_state)
+        constrained = target_w is not None or target_h is not None
+        w, h = source.start(self.init, r, W, H, int(rng.randint(2**31)), constrained)
+        samples = source.samples(algorithm.update_w)
+        outcome = alternate(
+            samples,
+            algorithm.update_w,
+            algorithm.update_h,
+            w,
+            h,
+            Limits(self.max_iter, self.tol, self.max_time),
+            accelerate=algorithm.accelerate,
+            rng=rng,
+            callback=combined(self.callback, printer(self.verbose, self.max_iter, self.max_time)),
+        )
+        codes = samples.value(outcome.state)
+        if self.solver == "l1-ahals":
+            codes, outcome.h = source.unit_maxima(codes, outcome.h, target_w, target_h)
+        self.components_ = outcome.h
+        self.n_components_ = r
+        self._n_features_out = r
+        self.hoyer_W_ = source.measure_codes(codes, target_w)
+        self.hoyer_H_ = source.measure(outcome.h, target_h)
+        self._keep(outcome, samples.squared_norm)
+        return source.codes(codes)
+
+    def transform(self, X: Any) -> Any:
+        """The best non-negative codes of each sample, with the components as they are.
+
+        Parameters
+        ----------
+        X : like in :meth:`fit`, of shape (n_samples, n_features)
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+        """
+        check_is_fitted(self)
+        source = self._source(X, reset=False)
+        return source.codes(source.encode(self.components_))
+
+    def inverse_transform(self, X: Any) -> Any:
+        """The samples that codes stand for.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_components)
+
+        Returns
+        -------
+        array of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        return X @ self.components_
+
+    def _source(self, X: Any, *, reset: bool) -> Source:
+        source = open_source(X)
+        if source is not None:
+            source.check()
+            if reset:
+                self.n_features_in_ = source.shape[1]
+            else:
+                reject_unfit(source.shape[1], self.n_features_in_)
+            return source
+        X = validate_data(
+            self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=reset
+        )
+        check_non_negative(X, "GroupSparseNMF (input X)")
+        return Source(X)
+
+    def _rank(self, source: Source) -> int:
+        r = source.shape[1] if self.n_components is None else self.n_components
+        if not isinstance(r, int | np.integer) or isinstance(r, bool) or r < 1:
+            raise InvalidInput(f"n_components is {r!r}; expected a positive integer or None")
+        if not isinstance(self.max_iter, int | np.integer) or self.max_iter < 1:
+            raise InvalidInput(f"max_iter is {self.max_iter!r}; expected a positive integer")
+        return int(r)
+
+    def _keep(self, outcome: Outcome, squared_norm: float) -> None:
+        self.loss_curve_ = np.array(outcome.losses)
+        self.time_curve_ = np.array(outcome.times)
+        self.n_iter_ = len(outcome.losses)
+        self.n_revived_ = outcome.revived
+        self.stopped_by_ = outcome.reason
+        self.reconstruction_err_ = outcome.loss * squared_norm**0.5
+        if outcome.reason == "interrupted":
+            warnings.warn(
+                f"interrupted after {self.n_iter_} iterations; the best factorisation is kept",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        elif outcome.reason in ("max_iter", "max_time") and self.tol > 0:
+            warnings.warn(
+                f"stopped by {outcome.reason} after {self.n_iter_} iterations, not converged to "
+                f"tol={self.tol}: increase {outcome.reason}, or set tol=0 to always use it up",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,166 @@
+"""One update of one factor, for each of the algorithms.
+
+An update is called with the factor F (r × n, vectors as rows), the cross products C (r × n) and the
+Gram matrix G (r × r) of the other factor, and returns the new F; it never needs the data. What it
+has to remember between calls, multipliers above all, it keeps itself. ``separable`` says whether
+the columns of F may be updated in pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from .arrays import Vector, as_vector, copy, empty_like, inner, like, norms, row_sums
+from .constraints import Multiplier, Target
+from .sweeps import sweep
+
+
+class Update(Protocol):
+    separable: bool
+
+    def __call__(self, factor: Any, cross: Any, gram: Any) -> Any: ...
+
+
+class Hals:
+    """HALS: every row in turn set to its non-negative minimum (Gillis and Glineur, 2012)."""
+
+    separable = True
+
+    def __init__(self, sweeps: int, delta: float = 0.0) -> None:
+        self.sweeps = sweeps
+        self.delta = delta
+
+    def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
+        factor = copy(factor)
+        sweep(factor, cross, gram, sweeps=self.sweeps, delta=self.delta)
+        return factor
+
+
+class FastGradient:
+    """Nesterov's gradient steps, each followed by a projection (NeNMF: Guan et al., 2012).
+
+    Without a target the projection is onto the non-negative factors. With one it is onto those that
+    also meet the target (gspNMF, cspNMF); that set is not convex, so whenever a step raises the
+    objective the momentum is dropped, and the best point seen is returned.
+    """
+
+    def __init__(self, steps: int, target: Target | None = None) -> None:
+        self.steps = steps
+        self.target = target
+        self.multiplier: Multiplier = 0.0
+        self.separable = target is None
+
+    def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
+        lipschitz = float(np.linalg.norm(as_vector(gram), 2))
+        if not lipschitz > 0.0:
+            return factor
+        best = point = ahead = factor
+        lowest = value = np.inf
+        momentum = 1.0
+        for _ in range(self.steps):
+            moved = (ahead - (gram @ ahead - cross) / lipschitz).clip(min=0)
+            if self.target is not None:
+                moved, self.multiplier = self.target.project(moved, self.multiplier)
+                before, value = value, 0.5 * inner(gram @ moved, moved) - inner(cross, moved)
+                if value <= lowest:
+                    best, lowest = moved, value
+                if value > before:
+                    momentum, point = 1.0, moved  # restart here
+            following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum * momentum))
+            ahead = moved + (momentum - 1.0) / following * (moved - point)
+            point, momentum = moved, following
+        return point if self.target is None else best
+
+
+class PenalisedHals:
+    """HALS under ℓ₁ penalties, each tuned to a fraction of zeros in its row (ℓ₁ A-HALS).
+
+    The smallest penalty that leaves the wanted fraction of zeros is a quantile of the row, so it is
+    found exactly. The row keeps its best scale; ‖·‖∞ = 1 only fixes how a product of two factors is
+    shared between them, and is brought about at the end of a fit.
+    """
+
+    separable = False
+
+    def __init__(self, sweeps: int, zeros: float) -> None:
+        self.sweeps = sweeps
+        self.zeros = zeros
+
+    def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
+        factor = copy(factor)
+        own = as_vector(gram.diagonal())
+        n = factor.shape[1]
+        drop = min(int(np.ceil(self.zeros * n)), n - 1)
+        for _ in range(self.sweeps):
+            for k in np.flatnonzero(own > 0):
+                c = factor[k] + (cross[k] - gram[k] @ factor) / own[k]
+                values = as_vector(c)
+                penalty = max(float(np.partition(values, drop - 1)[drop - 1]), 0.0) if drop else 0.0
+                kept = np.maximum(values - penalty, 0.0)
+                squares = float(kept @ kept)
+                scale = 1.0 + penalty * float(kept.sum()) / squares if squares > 0.0 else 1.0
+                factor[k] = like(kept * scale, factor)
+        return factor
+
+
+class ShrunkHals:
+    """HALS under a Hoyer target: the default update of a constrained factor.
+
+    Under a multiplier μ the best row for given others is u·(uᵀc) with u ∝ [c − t w]₊ and
+    t = μβ/(G_kk uᵀc), that is F_k = gain·[c − t w]₊. Thresholds and gains of the update before are
+    used in the sweeps, so they cost nothing. The minima c met in the last sweep are then projected
+    together, each scaled by G_kk uᵀc: in that scale the projection's own thresholds μβ are the t
+    above, so its answer is the step that the factorisation asks for, and it meets the target.
+
+    Rows of little energy G_kk ‖F_k‖² become sparse first. Early on, when the energies mean nothing
+    yet, all rows should share the burden alike: ``trust`` is the power of the energies that counts,
+    which the loop raises from 0 to 1.
+    """
+
+    separable = False
+
+    def __init__(self, sweeps: int, target: Target) -> None:
+        self.sweeps = sweeps
+        self.target = target
+        self.trust = 0.0
+        self.multiplier: Multiplier = 0.0
+        self.length: Vector | None = None  # uᵀc of each row
+        self.spread: Vector = np.empty(0)  # wᵀu of each row
+
+    def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
+        factor, minima = copy(factor), empty_like(factor)
+        own = as_vector(gram.diagonal())
+        scale, shift, gain = self.thresholds(factor.shape[1], norms(factor), own)
+        weights = self.target.weight_rows(factor)
+        sweep(
+            factor, cross, gram,
+            sweeps=self.sweeps, shift=shift, gain=gain, weights=weights, minima=minima,
+        )  # fmt: skip
+        scaled = minima.clip(min=0) * like(scale, factor)[:, None]
+        answer, self.multiplier = self.target.project(scaled, self.multiplier)
+        answer = answer / like(scale, factor)[:, None]
+        self.remember(norms(answer), row_sums(answer if weights is None else answer * weights))
+        return answer
+
+    def thresholds(self, n: int, fallback: Vector, own: Vector) -> tuple[Vector, Vector, Vector]:
+        """Scale of each row in the projection, and shift and gain in the sweeps before it."""
+        if self.length is None:
+            self.length, self.spread = fallback, np.zeros_like(fallback)
+        length = np.where(self.length > 0.0, self.length, fallback)
+        live = (length > 0.0) & (own > 0.0)
+        length = np.where(live, length, 1.0)
+        energy = np.where(live, own * length * length, 1.0)
+        # Relative to the median, so that the multiplier keeps its unit while trust grows.
+        typical = float(np.median(energy[live])) if live.any() else 1.0
+        scale = np.where(live, (energy / typical) ** self.trust / length, 1.0)
+        shift = np.where(live, self.multiplier * self.target.beta(n) / scale, 0.0)
+        # A 1-sparse row sits exactly at its threshold; a tenth of it is left to move.
+        lost = np.minimum(shift * self.spread, 0.9 * length)
+        shift = np.divide(lost, self.spread, out=np.zeros_like(lost), where=self.spread > 0.0)
+        return scale, shift, length / (length - lost)
+
+    def remember(self, length: Vector, sums: Vector) -> None:
+        self.length = length
+        self.spread = np.divide(sums, length, out=np.zeros_like(sums), where=length > 0.0)
