@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,8 @@ class Container:
                 raise InvalidInput(f"{self._name(key)} is empty; expected at least one entry")
             if in_place:
                 refuse_to_write(given[key], array, self._name(key))
+        if in_place:
+            refuse_overlap(self.arrays, [self._name(key) for key in self.keys])
         self.targets = self.arrays if in_place else [np.empty_like(a) for a in self.arrays]
         self.stacks: list[tuple[list[int], Item]] = []
         self.items = self._make_items()
@@ -156,8 +158,9 @@ def like(given: Any, target: NDArray[Any]) -> Any:
         return target
     import torch
 
-    dtype = given.dtype if given.dtype.is_floating_point else torch.float64
-    return torch.from_numpy(target).to(dtype)
+    if given.dtype == torch.bfloat16:
+        return _round_to_bfloat16(target)
+    return torch.from_numpy(target)
 
 
 def write_back(given: Any, target: NDArray[Any]) -> None:
@@ -170,7 +173,17 @@ def write_back(given: Any, target: NDArray[Any]) -> None:
         torch.autograd.graph.increment_version(given)
     else:
         with torch.no_grad():
-            given.copy_(torch.from_numpy(target))
+            given.copy_(_round_to_bfloat16(target))
+
+
+def _round_to_bfloat16(target: NDArray[Any]) -> Any:
+    """The array as a bfloat16 tensor; it is rounded itself, so that what is measured is returned."""
+    import torch
+
+    wide = torch.from_numpy(target)
+    rounded = wide.to(torch.bfloat16)
+    wide.copy_(rounded)
+    return rounded
 
 
 def refuse_to_write(given: Any, array: NDArray[Any], name: str) -> None:
@@ -184,15 +197,26 @@ def refuse_to_write(given: Any, array: NDArray[Any], name: str) -> None:
         raise UnsupportedType(f"{name} has dtype {given.dtype}, which cannot hold the answer")
     elif not given.flags.writeable:
         raise InvalidInput(f"{name} is read-only; expected an array that can be changed in place")
-    if any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)):
-        raise InvalidInput(f"{name} repeats the same memory; an in-place call needs a copy of it")
+    extent = array.itemsize
+    for stride, size in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if size > 1 and stride < extent:
+            raise InvalidInput(f"{name} repeats the same memory; an in-place call needs a copy of it")
+        extent += (size - 1) * stride
 
 
-def refuse_overlap(parts: list[Single]) -> None:
-    """Raise where two of the tensors share memory: one would be projected twice."""
-    spans = sorted(
-        (*np.lib.array_utils.byte_bounds(part.item.array), part.item.name) for part in parts
-    )
-    for (_, end, one), (begin, _, other) in zip(spans, spans[1:], strict=False):
-        if begin < end:
-            raise InvalidInput(f"{one} and {other} share memory; give tied parameters only once")
+def refuse_overlap(arrays: Sequence[NDArray[Any]], names: Sequence[str]) -> None:
+    """Raise where two of the arrays share memory: one would be projected twice."""
+    bounds = [np.lib.array_utils.byte_bounds(array) for array in arrays]
+    in_order = sorted(range(len(arrays)), key=bounds.__getitem__)
+    for one, other in zip(in_order, in_order[1:], strict=False):
+        if bounds[other][0] < bounds[one][1] and _share(arrays[one], arrays[other]):
+            raise InvalidInput(
+                f"{names[one]} and {names[other]} share memory; give tied ones only once"
+            )
+
+
+def _share(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=1 << 16)
+    except np.exceptions.TooHardError:
+        return True

@@ -59,16 +59,21 @@ class Group:
     def solve(self, tol: float | None, start: float | None) -> None:
         """Find the multiplier."""
         try:
-            known = self._begin(start)
+            self._solve(tol, start)
         except kernels.OutOfRange:
             self._rescale()
-            known = self._begin(start)
+            self._solve(tol, start)
+
+    def _solve(self, tol: float | None, start: float | None) -> None:
+        known = self._begin(start)
         tolerance = TOLERANCE if tol is None else tol
         slack = max(tolerance, max(SLACK[item.array.itemsize] for item in self.items))
-        at_zero = [point.total for point in known if point.mu == 0.0]
-        if self.target == 1.0 and not (at_zero and at_zero[0] <= self.level + slack * self.count):
+        if self.target == 1.0:
+            at_zero = [point.total for point in known if point.mu == 0.0]
+            total = at_zero[0] if at_zero else self.kernel.evaluate(0.0)[0]
             # Only where nothing can change any more is every vector exactly 1-sparse.
-            self.root = Root(self.kernel.upper(), 0, met=True)
+            enough = total <= self.level + slack * self.count
+            self.root = Root(0.0 if enough else self.kernel.upper(), 0, met=True)
             return
         self.root = find_root(
             self.kernel.evaluate,
@@ -84,7 +89,7 @@ class Group:
         try:
             return self.kernel.begin(self.level, None if start is None else start / self.unit)
         except kernels.NotFinite:
-            for item in self.measured:
+            for item in self.items:
                 complain_if_not_finite(item)
             raise
 

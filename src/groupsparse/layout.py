@@ -133,7 +133,9 @@ def normal_axes(axis: Axis, ndim: int, name: str) -> tuple[int, ...]:
         raise InvalidInput(f"{name} is a single number; expected at least one vector")
     if axis is None:
         return tuple(range(ndim))
-    given = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    given = (axis,) if isinstance(axis, int | np.integer) else axis
+    if not isinstance(given, tuple | list) or not all(isinstance(a, int | np.integer) for a in given):
+        raise UnsupportedType(f"axis is {axis!r}; expected an int, a tuple of ints or None")
     axes = tuple(int(a) + ndim if a < 0 else int(a) for a in given)
     if not axes or any(a < 0 or a >= ndim for a in axes) or len(set(axes)) != len(axes):
         raise InvalidInput(

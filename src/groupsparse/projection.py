@@ -211,7 +211,7 @@ def project_each_(
         )
         for key, along in zip(keys, _one_each(axes, keys, "axis"), strict=True)
     ]
-    refuse_overlap(singles)
+    refuse_overlap([one.item.array for one in singles], [one.item.name for one in singles])
     names: Sequence[Any] = [0] if shared else keys
     targets = [checked_target(h) for h in _one_each(hoyer, names, "hoyer")]
     members = [singles] if shared else [[single] for single in singles]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .kernels.reference import corner_of
 from .layout import Block
 from .result import Status
 
@@ -124,16 +125,14 @@ def _select(sides: _Sides, rows: NDArray[np.bool_]) -> _Sides:
 
 def _answer(magnitude: Array, weight: Array, t: Array) -> tuple[Array, NDArray[np.bool_]]:
     """x at the threshold, and which vectors have nothing left above it."""
-    depth = magnitude - t * weight
-    excess = np.maximum(depth, 0.0)
+    t = np.minimum(t, 1e300)
+    excess = np.maximum(magnitude - t * weight, 0.0)
     norm = np.sqrt((excess * excess).sum(axis=1, keepdims=True))
     empty = norm[:, 0] == 0.0
     x = excess / np.where(norm > 0.0, norm, 1.0)
     if empty.any():
-        best = depth[empty] == depth[empty].max(axis=1, keepdims=True)
         cost = np.broadcast_to(weight, magnitude.shape)[empty]
-        at = np.where(best, cost, np.inf).argmin(axis=1)
-        x[np.flatnonzero(empty), at] = 1.0
+        x[np.flatnonzero(empty), corner_of(magnitude[empty], cost, t[empty, 0])] = 1.0
     return x, empty
 
 

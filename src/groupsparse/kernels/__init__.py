@@ -44,21 +44,22 @@ class Kernel(Protocol):
 
 
 def create(name: str | None, blocks: Sequence[Block]) -> Kernel:
-    """The kernel of that name; None chooses by size: what is small must not wait for a compiler."""
+    """The kernel of that name; None takes the fastest one that can do it."""
     from ..errors import InvalidInput
 
     if name is None:
-        name = "numba" if sum(block.values.size for block in blocks) > SMALL else "reference"
+        weighted = any(block.weights is not None for block in blocks)
+        name = "reference" if weighted else "numba"
     if name == "reference":
         from .reference import ReferenceKernel
 
         return ReferenceKernel(blocks)
     if name == "numba":
-        from .numba_cpu import NumbaKernel
+        from . import numba_cpu
 
-        return NumbaKernel(blocks)
+        return numba_cpu.create(blocks)
     raise InvalidInput(f"kernel is {name!r}; expected 'reference', 'numba' or 'torch'")
 
 
-# Below this many entries NumPy answers sooner than numba could be imported, and nearly as fast.
+# Up to this many entries a plain pass costs less than anything that would save passes.
 SMALL = 1 << 14

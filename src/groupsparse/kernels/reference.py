@@ -28,8 +28,11 @@ class ReferenceKernel:
     name = "reference"
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        self.parts = [_Part(block) for block in blocks]
+        self.parts = [self._part(block) for block in blocks]
         self.passes = 0
+
+    def _part(self, block: Block) -> Part:
+        return Part(block)
 
     def begin(self, level: float, start: float | None) -> Sequence[Point]:
         self.passes += 1
@@ -61,7 +64,7 @@ class ReferenceKernel:
             part.write(mu)
 
 
-class _Part:
+class Part:
     """One block: the magnitudes |c| and the sums at the last threshold."""
 
     def __init__(self, block: Block) -> None:
@@ -73,8 +76,8 @@ class _Part:
         self.s = self.q = self.n = np.empty(0)
 
     def begin(self) -> tuple[float, float]:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            total, slope = self.evaluate(0.0)
+        """Evaluate at 0, and raise where the sums of squares cannot be trusted."""
+        total, slope = self.evaluate(0.0)
         largest, smallest = float(self.q.max()), float(self.q.min())
         if smallest < SMALLEST_SQUARE:
             smallest = float(np.where(self.magnitude.any(axis=1), self.q, 1.0).min())
@@ -83,7 +86,12 @@ class _Part:
         return total, slope
 
     def evaluate(self, mu: float) -> tuple[float, float]:
-        """Sum up at μ. The shifted sums are taken directly, never as S₂ − 2tS₁ + Nt²."""
+        with np.errstate(all="ignore"):  # what leaves the range is noticed in ``begin``
+            self.sum_up(mu)
+            return self._reduce()
+
+    def sum_up(self, mu: float) -> None:
+        """The three sums at μ, taken around the threshold, never as S₂ − 2tS₁ + Nt²."""
         block, d = self.block, self.excess
         t = self.threshold = mu * block.rate
         spread = t if isinstance(t, float) else t[:, None]
@@ -98,7 +106,6 @@ class _Part:
             self.s = (d * w).sum(axis=1)
             self.n = (w * w * (d > 0.0)).sum(axis=1)
         self.mu = mu
-        return self._reduce()
 
     def _reduce(self) -> tuple[float, float]:
         s, q, n, block = self.s, self.q, self.n, self.block
@@ -125,14 +132,8 @@ class _Part:
             at = self.magnitude.argmax(axis=1)
             weight: Array = np.ones(at.shape)
         else:
-            t = self.threshold
-            spread = t if isinstance(t, float) else t[:, None]
-            depth = self.magnitude - spread * w
-            # Of equally good corners the one with the smallest weight is the feasible one.
-            best = depth == depth.max(axis=1, keepdims=True)
-            best |= ~self.magnitude.any(axis=1, keepdims=True)  # zero vectors count as 1
-            at = np.where(best, w, np.inf).argmin(axis=1)
-            weight = _pick(np.broadcast_to(w, depth.shape), at)
+            at = corner_of(self.magnitude, np.broadcast_to(w, self.magnitude.shape), self.threshold)
+            weight = _pick(np.broadcast_to(w, self.magnitude.shape), at)
         return at, weight, _pick(self.magnitude, at)
 
     def upper(self) -> float:
@@ -151,8 +152,12 @@ class _Part:
         return _just_above(np.maximum(overtaken, emptied) / rate)
 
     def objective(self, mu: float) -> tuple[float, float]:
+        with np.errstate(all="ignore"):
+            return self._objective(mu)
+
+    def _objective(self, mu: float) -> tuple[float, float]:
         if mu != self.mu:
-            self.evaluate(mu)
+            self.sum_up(mu)
         live = self.q > 0.0
         root = np.sqrt(np.where(live, self.q, 1.0))
         _, weight, magnitude = self._corner()
@@ -171,14 +176,29 @@ class _Part:
             np.multiply(self.excess, factor[:, None], out=self.excess)
         else:
             live = self.q > 0.0
-            factor = np.where(live, 1.0 + self.threshold * self.s / np.where(live, self.q, 1.0), 0)
-            np.multiply(self.excess, factor[:, None], out=self.excess)
+            with np.errstate(all="ignore"):
+                factor = 1.0 + self.threshold * self.s / np.where(live, self.q, 1.0)
+            np.multiply(self.excess, np.where(live, factor, 0.0)[:, None], out=self.excess)
             at, _, magnitude = self._corner()
             corner = np.where(live, 0.0, magnitude)
             _add_at(self.excess, at, corner)
         self.mu = -1.0  # the sums no longer belong to what is in ``excess``
         np.copysign(self.excess, self.block.values, out=self.excess)
         np.add(self.excess, 0.0, out=out, casting="same_kind")  # turns -0.0 into 0.0
+
+
+def corner_of(magnitude: Array, weight: Array, threshold: Any) -> NDArray[np.intp]:
+    """The entry that is left of each vector, argmax |c| − t w, where all of these are negative.
+
+    Only the weights above the smallest are charged, so that a large t cannot drown the |c|. Of
+    equally good corners the one with the smallest weight is the feasible one; a zero vector counts
+    as 1.
+    """
+    t = threshold if isinstance(threshold, float) else threshold[:, None]
+    depth = magnitude - np.minimum(t, 1e300) * (weight - weight.min(axis=1, keepdims=True))
+    best = depth == depth.max(axis=1, keepdims=True)
+    best |= ~magnitude.any(axis=1, keepdims=True)
+    return np.where(best, weight, np.inf).argmin(axis=1)
 
 
 def _sum(x: Array) -> Array:

@@ -161,6 +161,7 @@ class _Search:
         self.constrained = [u for u in (update_w, update_h) if isinstance(u, ShrunkHals)]
         self.extrapolation = Extrapolation() if accelerate else NoExtrapolation()
         self.accelerate = accelerate
+        self.restarting = False
         self.rng = rng
         self.state = samples.start(w)
         self.accepted = h
@@ -184,12 +185,15 @@ class _Search:
         loss = self._relative_loss(state, sums, h)
         if loss < self.outcome.loss:
             self.outcome.state, self.outcome.h, self.outcome.loss = state, h, loss
-        if self.accelerate and not loss <= self.loss:
-            # Too far: start again from the updates before, which were not extrapolated.
+        if self.accelerate and not loss <= self.loss and not self.restarting:
+            # Too far: start again from the updates before, which were not extrapolated. What that
+            # gives is taken in any case: under a target no step is sure to lower the loss.
+            self.restarting = True
             self.extrapolation.rejected()
             self.state = State(self.state.updated, self.state.updated)
             self.point = self.accepted
             return
+        self.restarting = False
         self.extrapolation.accepted()
         self.point = extrapolated(h, self.accepted, momentum)
         self.state, self.accepted, self.loss = state, h, loss

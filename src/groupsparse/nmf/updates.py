@@ -152,9 +152,11 @@ class ShrunkHals:
         live = (length > 0.0) & (own > 0.0)
         length = np.where(live, length, 1.0)
         energy = np.where(live, own * length * length, 1.0)
-        # Relative to the median, so that the multiplier keeps its unit while trust grows.
+        # Relative to the median, so that the multiplier keeps its unit while trust grows. Rows that
+        # each meet the target have nothing to share.
         typical = float(np.median(energy[live])) if live.any() else 1.0
-        scale = np.where(live, (energy / typical) ** self.trust / length, 1.0)
+        trust = 0.0 if self.target.per_vector else self.trust
+        scale = np.where(live, (energy / typical) ** trust / length, 1.0)
         shift = np.where(live, self.multiplier * self.target.beta(n) / scale, 0.0)
         # A 1-sparse row sits exactly at its threshold; a tenth of it is left to move.
         lost = np.minimum(shift * self.spread, 0.9 * length)

@@ -23,9 +23,14 @@ class Member:
     price: float = 1.0
     weights: Tensor | None = None
 
-    def view(self) -> tuple[Tensor, tuple[int, ...]]:
-        """The parameter's memory as it is now, and the axes of one vector."""
-        return vector_view(self.target, self.kind)
+    def view(self, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """The parameter's values, shaped so that vectors lie along the axes that come with them."""
+        return vector_view(self.target, self.kind, values)
+
+    @property
+    def length(self) -> int:
+        """How many entries one vector has."""
+        return vector_length(*self.view(self.target.parameter.detach().to("meta")))
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Plan:
         found = select(model, self.targets, self.ignore)
         members = [self._member(target, matcher) for target in found]
         # Vectors of one entry (a layer with a single input) have no Hoyer measure.
-        members = [member for member in members if vector_length(*member.view()) > 1]
+        members = [member for member in members if member.length > 1]
         if not members:
             raise InvalidInput(
                 f"every vector of {', '.join(t.name for t in found[:3])} has a single entry, which "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..errors import InvalidInput, NonFiniteInput
 from ..projection import project_each_
 from ..result import Projection
 from .plan import Group, Member, Plan
+from .sharding import gather, is_sharded, local, scatter_
 
 VALUES = ("projected", "original")
 
@@ -56,12 +57,11 @@ def project_(
     if values not in VALUES:
         raise InvalidInput(f"values is {values!r}; expected one of {VALUES}")
     groups = (Plan() if plan is None else plan).resolve(model)
-    members = [member for group in groups for member in group.members]
-    originals = [m.view()[0].clone() for m in members] if values == "original" else []
+    parameters = [local(m.target.parameter) for group in groups for m in group.members]
+    originals = [p.clone() for p in parameters] if values == "original" else []
     projections = project_groups_(groups, [group.hoyer for group in groups], None)
-    for member, original in zip(members, originals, strict=False):
-        view = member.view()[0]
-        view.copy_(original.masked_fill_(view == 0, 0))
+    for parameter, original in zip(parameters, originals, strict=False):
+        parameter.copy_(original.masked_fill_(parameter == 0, 0))
     return projections
 
 
@@ -75,37 +75,50 @@ def project_groups_(
     layer costs one call, as does a network with one target.
     """
     guesses: Sequence[float | None] = [None] * len(groups) if starts is None else starts
+    members = [member for group in groups for member in group.members]
+    # What is sharded is gathered by everybody, projected by everybody, and everybody keeps a part.
+    values = {member.target.name: gather(member.target.parameter) for member in members}
     alone = [i for i, group in enumerate(groups) if len(group.members) == 1]
     together = [i for i, group in enumerate(groups) if len(group.members) > 1]
     if len(together) + bool(alone) > 1:
-        # A later call could fail after an earlier one has written.
-        refuse_non_finite(member for group in groups for member in group.members)
+        _refuse_non_finite(values)  # a later call could fail after an earlier one has written
     found: dict[int, Projection[Any]] = {}
     if alone:
-        members = [groups[i].members[0] for i in alone]
-        names = [member.target.name for member in members]
+        names = [groups[i].members[0].target.name for i in alone]
         hoyers = {name: targets[i] for name, i in zip(names, alone, strict=True)}
         begin = {name: guesses[i] for name, i in zip(names, alone, strict=True)}
-        found.update(zip(alone, _project(members, hoyers, begin), strict=True))
+        singles = [groups[i].members[0] for i in alone]
+        found.update(zip(alone, _project(singles, values, hoyers, begin), strict=True))
     for i in together:
-        (found[i],) = _project(groups[i].members, targets[i], guesses[i], shared=True)
+        (found[i],) = _project(groups[i].members, values, targets[i], guesses[i], shared=True)
+    for member in members:
+        if is_sharded(member.target.parameter):
+            scatter_(member.target.parameter, values[member.target.name])
     return [found[i] for i in range(len(groups))]
 
 
-def refuse_non_finite(members: Any) -> None:
+def _refuse_non_finite(values: Mapping[str, Tensor]) -> None:
     """Raise for the first parameter that holds a NaN or an infinity."""
-    for member in members:
-        if not bool(torch.isfinite(member.view()[0]).all()):
-            raise NonFiniteInput(f"{member.target.name} holds a NaN or an infinity")
+    for name, value in values.items():
+        if not bool(torch.isfinite(value).all()):
+            raise NonFiniteInput(f"{name} holds a NaN or an infinity; expected finite numbers")
 
 
 def _project(
-    members: Sequence[Member], hoyer: Any, start: Any, *, shared: bool = False
+    members: Sequence[Member],
+    values: Mapping[str, Tensor],
+    hoyer: Any,
+    start: Any,
+    *,
+    shared: bool = False,
 ) -> list[Projection[Any]]:
     """One call of the core, on the parameters' own memory."""
-    views = [member.view() for member in members]
+    views = [member.view(values[member.target.name]) for member in members]
     scaled = [_scaled(view, member) for (view, _), member in zip(views, members, strict=True)]
-    weights = {member.target.name: _weights(member) for member in members}
+    weights = {
+        member.target.name: _weights(member, view)
+        for member, (view, _) in zip(members, views, strict=True)
+    }
     projections = project_each_(
         dict(zip(weights, scaled, strict=True)),
         hoyer,
@@ -120,10 +133,10 @@ def _project(
     return projections
 
 
-def _weights(member: Member) -> Tensor | None:
+def _weights(member: Member, view: Tensor) -> Tensor | None:
     weights = member.weights
     if weights is not None and weights.shape == member.target.parameter.shape:
-        return weights.reshape(member.view()[0].shape)
+        return weights.reshape(view.shape)
     return weights
 
 

@@ -13,7 +13,6 @@ from .checkpoints import packed_bytes
 from .plan import Member, Plan
 from .sharding import gather
 from .targets import Target
-from .vectors import vector_length, vector_view
 
 
 @dataclass(frozen=True)
@@ -156,11 +155,10 @@ class _Figures:
 
 
 def _measure(member: Member) -> _Figures:
-    whole = nn.Parameter(gather(member.target.parameter), requires_grad=False)
-    target = Target(member.target.name, whole, member.target.owner)
-    view, axes = vector_view(target, member.kind)
+    whole = gather(member.target.parameter)
+    view, axes = member.view(whole)
     measures = torch.as_tensor(hoyer(view, axis=axes), dtype=torch.float64).reshape(-1)
-    root = vector_length(view, axes) ** 0.5
+    root = member.length**0.5
     # β(√n − ‖x‖₁) is the measure, with β = 1/(√n − 1). A zero vector uses nothing up.
     used = root / (root - 1.0) - measures
     alive = (view != 0).any(dim=axes).reshape(-1).to(used.device)

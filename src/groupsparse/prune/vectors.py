@@ -13,8 +13,12 @@ from .targets import TRANSPOSED, Target
 KINDS = ("filter", "kernel", "layer")
 
 
-def vector_view(target: Target, kind: str) -> tuple[Tensor, tuple[int, ...]]:
-    """This process's part of the parameter, as a view, and the axes along which its vectors lie.
+def vector_view(
+    target: Target, kind: str, values: Tensor | None = None
+) -> tuple[Tensor, tuple[int, ...]]:
+    """The parameter's memory as a view, and the axes of the view along which its vectors lie.
+
+    Of a sharded parameter it is this process's part, unless the whole is given as ``values``.
 
     ``filter`` is all that makes one output channel: ``c·k·k`` entries of a convolution, a row of a
     Linear. ``kernel`` is ``k·k`` entries; where that would be one entry, which has no Hoyer measure
@@ -28,7 +32,7 @@ def vector_view(target: Target, kind: str) -> tuple[Tensor, tuple[int, ...]]:
     >>> vector_view(conv, "filter")[1], vector_view(conv, "kernel")[1]
     ((1, 2, 3), (2, 3))
     """
-    view = local(target.parameter)
+    view = local(target.parameter) if values is None else values
     everything = tuple(range(view.ndim))
     if kind == "layer" or view.ndim == 1:
         return view, everything

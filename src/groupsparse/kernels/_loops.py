@@ -1,0 +1,292 @@
+"""Compiled loops of the numba kernel: the three sums, the entries that may still matter, the write.
+
+Rows come as one flat, contiguous stretch of memory in which vector i starts at i·pitch. A vector
+longer than a segment is summed up segment by segment, so that two cores can share it.
+
+float32 data is summed in float32, but never more than CHUNK entries before the partial sum moves to
+float64, and a threshold is split in two float32 numbers, so that |c| − t is exact near the
+threshold: twice the SIMD lanes at an error far below that of rounding the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+# NaNs must survive (they are how bad input is found), so only reordering is allowed.
+def _jit(function: Any) -> Any:
+    options = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": {"reassoc", "contract", "nsz"},
+    }
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep compiled code in: compile in every process
+        return njit(**options)(function)
+
+
+BIG = 1e300  # a threshold that leaves nothing, where μ times the rate of a rescaled vector overflows
+CHUNK = 256  # entries of a row summed in the data's own precision
+LINES, TILE = 64, 4096  # lines and columns of a tile, where vectors are columns
+
+
+@_jit
+def sums_of_rows(values, mu, rate, beta, s, q, excess):  # type: ignore[no-untyped-def]
+    """Total and slope at μ for a float64 matrix of magnitudes. Short, so that it compiles quickly."""
+    rows, n = values.shape
+    total = slope = 0.0
+    t = mu * rate
+    for i in range(rows):
+        s1 = s2 = s0 = 0.0
+        for j in range(n):
+            d = max(values[i, j] - t, 0.0)
+            excess[i, j] = d
+            s1 += d
+            s2 += d * d
+            s0 += d > 0.0
+        s[i], q[i] = s1, s2
+        if s2 > 0.0:
+            inverse = 1.0 / np.sqrt(s2)
+            term = s1 * inverse
+            total += term
+            slope += (term * term - s0) * inverse
+        else:
+            total += 1.0
+    return total * beta, slope * beta * rate
+
+
+@_jit
+def sums_of_weighted(values, weights, mu, rate, s, q, n, excess):  # type: ignore[no-untyped-def]
+    """The three sums and the excess of every vector values[a, :, b] with weights."""
+    for a in range(values.shape[0]):
+        for b in range(values.shape[2]):
+            t = mu * rate[a, b]
+            s1 = s2 = s0 = 0.0
+            for j in range(values.shape[1]):
+                w = weights[a, j, b]
+                d = values[a, j, b] - t * w
+                d = d if d > 0.0 else 0.0
+                excess[a, j, b] = d
+                s1 += d * w
+                s2 += d * d
+                s0 += w * w if d > 0.0 else 0.0
+            s[a, b], q[a, b], n[a, b] = s1, s2, s0
+
+
+@_jit
+def collect(line, flags, words, band, k, end):  # type: ignore[no-untyped-def]
+    """Append the flagged magnitudes to the band; most words of eight flags are zero."""
+    for w in range(len(words)):
+        if words[w] != 0:
+            for j in range(8 * w, min(8 * w + 8, len(line))):
+                band[min(k, end - 1)] = abs(line[j])
+                k += flags[j]
+    return k
+
+
+@_jit
+def scan_rows(  # type: ignore[no-untyped-def]
+    flat, one, pitch, n, piece, pieces, first, last, low, high, rest, step,
+    s, q, count, band, offset, held, begin, end,
+):  # fmt: skip
+    """Sums over the entries above ``high``, and a list of those between ``low`` and ``high``.
+
+    Returns the number of entries in the list; beyond its end they are counted but not kept.
+    """
+    zero = one - one
+    flags = np.zeros(CHUNK, np.uint8)
+    words = flags.view(np.uint64)
+    k = begin
+    for segment in range(first, last):
+        vector = segment // pieces
+        start = vector * pitch + (segment - vector * pieces) * piece
+        stop = min(start + piece, vector * pitch + n)
+        lo, hi, tail = low[vector * step], high[vector * step], rest[vector * step]
+        s1 = s2 = s0 = 0.0
+        offset[segment] = k
+        for a in range(start, stop, CHUNK):
+            # A slice, since LLVM vectorises only what it can prove to need no wrapping index.
+            line = flat[a : min(a + CHUNK, stop)]
+            x1 = x2 = x0 = zero
+            for j in range(len(line)):
+                v = abs(line[j])
+                d = (v - hi) - tail
+                above = one if d > zero else zero
+                d *= above  # NaN × 0 is NaN: bad input shows in the sum
+                x1 += d
+                x2 += d * d
+                x0 += above
+            s1 += x1
+            s2 += x2
+            s0 += x0
+            if lo < hi:
+                for j in range(len(line)):
+                    v = abs(line[j])
+                    flags[j] = (v > lo) & ((v - hi) - tail <= zero)
+                for j in range(len(line), CHUNK):
+                    flags[j] = 0
+                k = collect(line, flags, words, band, k, end)
+        s[segment], q[segment], count[segment] = s1, s2, s0
+        held[segment] = k - offset[segment]
+    return k
+
+
+@_jit
+def sums_of_band(  # type: ignore[no-untyped-def]
+    first, last, pieces, mu, mu_high, rate, beta, step, s, q, count, band, offset, held, factor
+):
+    """Σ βs/√q, its slope, Σ xᵀ|c|, Σ √q at μ, from the sums at ``mu_high`` and the entries below.
+
+    Moving a threshold down adds positive terms only, so nothing cancels. ``factor`` is what the
+    excess of each vector has to be multiplied by in the answer, 0 where nothing is left of it.
+    The last number counts the vectors whose squares are too small to be trusted.
+    """
+    total = slope = primal = value = 0.0
+    faint = 0
+    for vector in range(first, last):
+        share, b = rate[vector * step], beta[vector * step]
+        t = min(mu * share, BIG)
+        down = min(mu_high * share, BIG) - t
+        s1 = s2 = s0 = 0.0
+        for segment in range(vector * pieces, (vector + 1) * pieces):
+            s1 += s[segment] + count[segment] * down
+            s2 += q[segment] + down * (2.0 * s[segment] + count[segment] * down)
+            s0 += count[segment]
+            entries = band[offset[segment] : offset[segment] + held[segment]]
+            for j in range(len(entries)):
+                d = entries[j] - t
+                above = 1.0 if d > 0.0 else 0.0
+                d *= above
+                s1 += d
+                s2 += d * d
+                s0 += above
+        faint += s1 > 0.0 and s2 < 1e-200
+        if s2 > 0.0:
+            root = np.sqrt(s2)
+            term = s1 / root
+            total += b * term
+            slope += b * share * (term * term - s0) / root
+            primal += (s2 + t * s1) / root * (b / share)
+            value += root * (b / share)
+            factor[vector] = 1.0 + t * s1 / s2
+        else:
+            total += b
+            factor[vector] = 0.0
+    return total, slope, primal, value, faint
+
+
+@_jit
+def write_rows(  # type: ignore[no-untyped-def]
+    flat, out, one, pitch, out_pitch, n, piece, pieces, first, last, high, rest, step, factor
+):
+    """z = factor · sign(c) · [|c| − t]₊, rounded once."""
+    zero = one - one
+    for segment in range(first, last):
+        vector = segment // pieces
+        skip = (segment - vector * pieces) * piece
+        length = min(piece, n - skip)
+        line = flat[vector * pitch + skip : vector * pitch + skip + length]
+        target = out[vector * out_pitch + skip : vector * out_pitch + skip + length]
+        hi, tail, f = high[vector * step], rest[vector * step], factor[vector]
+        for j in range(length):
+            c = line[j]
+            d = (abs(c) - hi) - tail
+            d = d * f if d > zero else zero
+            target[j] = d if c >= zero else zero - d
+
+
+@_jit
+def scan_columns(  # type: ignore[no-untyped-def]
+    cube, one, a, top, bottom, left, right, lo, hi, tail, s, q, count, band, owner, begin, end
+):
+    """:func:`scan_rows` for cube[a, top:bottom, left:right], where a vector is a column.
+
+    Adds to the sums. All columns have the same thresholds. Four lines are taken at a time, since
+    loading and storing the running sums of every column is what costs here.
+    """
+    zero = one - one
+    x1, x2, x0 = np.empty((3, TILE), cube.dtype)
+    blank = np.zeros(TILE, cube.dtype)
+    flags = np.zeros(TILE, np.uint8)
+    words = flags.view(np.uint64)
+    k = begin
+    for j in range(top, bottom, LINES):
+        stop = min(j + LINES, bottom)
+        for b in range(left, right, TILE):
+            width = min(TILE, right - b)
+            first = a * cube.shape[2] + b
+            x1[:width] = zero
+            x2[:width] = zero
+            x0[:width] = zero
+            for g in range(j, stop, 4):
+                l1 = cube[a, g, b : b + width]
+                l2 = cube[a, g + 1, b : b + width] if g + 1 < stop else blank[:width]
+                l3 = cube[a, g + 2, b : b + width] if g + 2 < stop else blank[:width]
+                l4 = cube[a, g + 3, b : b + width] if g + 3 < stop else blank[:width]
+                for i in range(width):
+                    d1 = (abs(l1[i]) - hi) - tail
+                    d2 = (abs(l2[i]) - hi) - tail
+                    d3 = (abs(l3[i]) - hi) - tail
+                    d4 = (abs(l4[i]) - hi) - tail
+                    n1 = one if d1 > zero else zero
+                    n2 = one if d2 > zero else zero
+                    n3 = one if d3 > zero else zero
+                    n4 = one if d4 > zero else zero
+                    d1 *= n1  # NaN × 0 is NaN: bad input shows in the sum
+                    d2 *= n2
+                    d3 *= n3
+                    d4 *= n4
+                    x1[i] += (d1 + d2) + (d3 + d4)
+                    x2[i] += (d1 * d1 + d2 * d2) + (d3 * d3 + d4 * d4)
+                    x0[i] += (n1 + n2) + (n3 + n4)
+                if lo < hi:
+                    for line_at in range(g, min(g + 4, stop)):
+                        line = cube[a, line_at, b : b + width]
+                        for i in range(width):
+                            v = abs(line[i])
+                            flags[i] = (v > lo) & ((v - hi) - tail <= zero)
+                        for w in range((width + 7) // 8):
+                            if words[w] != 0:
+                                for i in range(8 * w, min(8 * w + 8, width)):
+                                    e = min(k, end - 1)
+                                    band[e], owner[e] = abs(line[i]), first + i
+                                    k += flags[i]
+            for i in range(width):
+                s[first + i] += x1[i]
+                q[first + i] += x2[i]
+                count[first + i] += x0[i]
+    return k
+
+
+@_jit
+def sort_band(values, owner, held, offset, band):  # type: ignore[no-untyped-def]
+    """Bring the entries of each vector together, in the order in which they were found."""
+    held[:] = 0
+    for e in range(len(owner)):
+        held[owner[e]] += 1
+    k = 0
+    for vector in range(len(held)):
+        offset[vector] = k
+        k += held[vector]
+    for e in range(len(owner)):
+        band[offset[owner[e]]] = values[e]
+        offset[owner[e]] += 1
+    for vector in range(len(held)):
+        offset[vector] -= held[vector]
+
+
+@_jit
+def write_columns(cube, out, one, a, top, bottom, left, right, hi, tail, factor):  # type: ignore[no-untyped-def]
+    """:func:`write_rows` for cube[a, top:bottom, left:right]."""
+    zero = one - one
+    for j in range(top, bottom):
+        line, target = cube[a, j, left:right], out[a, j, left:right]
+        f = factor[a * cube.shape[2] + left : a * cube.shape[2] + right]
+        for i in range(len(line)):
+            c = line[i]
+            d = (abs(c) - hi) - tail
+            d = d * f[i] if d > zero else zero
+            target[i] = d if c >= zero else zero - d

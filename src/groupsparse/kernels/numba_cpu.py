@@ -1,0 +1,186 @@
+"""The numba kernel: one read of the data to solve, one read and one write to answer.
+
+A small sample tells where the root must be. One scan then sums up what lies above that bracket and
+keeps the few entries inside it; from these the sums at every μ of the bracket follow exactly,
+without touching the data again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..dual import Point, find_root
+from ..layout import Block
+from . import SMALL, Kernel, NotFinite, OutOfRange, _loops
+from .numba_parts import Columns, Part, Rows
+from .pool import run
+from .reference import Part as ReferencePart
+from .reference import ReferenceKernel
+
+SAMPLE = 1 << 17  # entries to look at before the scan, at most
+ATTEMPTS = 3  # brackets to try before falling back on plain passes
+
+
+def create(blocks: Sequence[Block]) -> Kernel:
+    """The kernel for problems of this kind and size."""
+    size = sum(block.values.size for block in blocks)
+    if any(block.weights is not None for block in blocks):
+        return CompiledKernel(blocks)
+    rows = all(block.values.ndim == 2 and isinstance(block.rate, float) for block in blocks)
+    return CompiledKernel(blocks) if size <= SMALL and rows else NumbaKernel(blocks)
+
+
+class CompiledKernel(ReferenceKernel):
+    """The reference kernel with its sums compiled, for weights and for small problems."""
+
+    name = "numba"
+
+    def _part(self, block: Block) -> ReferencePart:
+        weighted = block.weights is not None or not isinstance(block.rate, float)
+        return _WeightedPart(block) if weighted else _SmallPart(block)
+
+
+class _SmallPart(ReferencePart):
+    def __init__(self, block: Block) -> None:
+        super().__init__(block)
+        self.s, self.q = np.empty((2, len(self.magnitude)))
+
+    def evaluate(self, mu: float) -> tuple[float, float]:
+        block = self.block
+        self.mu, self.threshold = mu, mu * block.rate
+        total, slope = _loops.sums_of_rows(
+            self.magnitude, mu, block.rate, block.beta, self.s, self.q, self.excess
+        )
+        return total, slope
+
+
+class _WeightedPart(ReferencePart):
+    def __init__(self, block: Block) -> None:
+        super().__init__(block)
+        self.s, self.q, self.n = np.empty((3, *block.grid))
+        shape = (*block.values.shape, 1)[:3]
+        grid = (shape[0], shape[2])
+        weights = 1.0 if block.weights is None else block.weights
+        self.rate = np.ascontiguousarray(np.broadcast_to(block.rate, block.grid)).reshape(grid)
+        self.cubes = self.magnitude.reshape(shape), np.ascontiguousarray(
+            np.broadcast_to(weights, block.values.shape)
+        ).reshape(shape)
+        self.sums = tuple(x.reshape(grid) for x in (self.s, self.q, self.n))
+        self.out = self.excess.reshape(shape)
+
+    def sum_up(self, mu: float) -> None:
+        self.mu, self.threshold = mu, mu * self.block.rate
+        _loops.sums_of_weighted(*self.cubes, mu, self.rate, *self.sums, self.out)
+
+
+class NumbaKernel:
+    """See :class:`groupsparse.kernels.Kernel`."""
+
+    name = "numba"
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.parts: list[Part] = [
+            Columns(block) if block.values.ndim == 3 and isinstance(block.rate, float) else Rows(block)
+            for block in blocks
+        ]
+        self.size = sum(part.size for part in self.parts)
+        self.low = self.high = -1.0  # the bracket that the parts can answer for
+        self.passes = 0
+
+    def begin(self, level: float, start: float | None) -> Sequence[Point]:
+        guess = self._estimate(level, start)
+        if guess is None:
+            return [self._point(0.0)]
+        known: list[Point] = []
+        low, high = guess
+        for _ in range(ATTEMPTS):
+            kept = self._scan(low, high)
+            end = self._point(high)
+            known.append(end)
+            if end.total > level:
+                low, high = high, high + 2.0 * _newton(end, level) + 0.5 * (high - low)
+            elif not kept:
+                return known
+            else:
+                end = self._point(low)
+                known.append(end)
+                if end.total >= level:
+                    return known
+                low, high = low + 2.0 * _newton(end, level) - 0.5 * (high - low), low
+            if not 0.0 < low < high < math.inf:
+                return known
+        return known
+
+    def evaluate(self, mu: float) -> tuple[float, float]:
+        if not self.low <= mu <= self.high:
+            self._scan(mu, mu)
+        sums = self._sums(mu)
+        return sum(found[0] for found in sums), sum(found[1] for found in sums)
+
+    def upper(self) -> float:
+        self.passes += 1
+        return max(part.upper() for part in self.parts) * (1.0 + 2.0**-50)
+
+    def objective(self, mu: float) -> tuple[float, float]:
+        self.evaluate(mu)
+        found = [(primal, value) for _, _, primal, value, _ in self._sums(mu)]
+        found += [part.corner_objective(mu) for part in self.parts]
+        return sum(primal for primal, _ in found), sum(value for _, value in found)
+
+    def write(self, mu: float) -> None:
+        self.evaluate(mu)
+        self.passes += 1
+        corners = [part.corners() for part in self.parts]  # before they are overwritten
+        run([task for part in self.parts for task in part.write_tasks(mu)])
+        for part, found in zip(self.parts, corners, strict=True):
+            part.place(*found)
+
+    def _point(self, mu: float) -> Point:
+        return Point(mu, *self.evaluate(mu))
+
+    def _sums(self, mu: float) -> list[tuple[float, float, float, float, int]]:
+        found = run([task for part in self.parts for task in part.sum_tasks(mu, self.high)])
+        if any(faint for *_, faint in found):
+            raise OutOfRange
+        return found
+
+    def _scan(self, low: float, high: float) -> bool:
+        """Sum up above ``high`` and keep the entries above ``low``; False if they are too many."""
+        self.passes += 1
+        ends = run([task for part in self.parts for task in part.scan_tasks(low, high)])
+        kept = all(end <= capacity for end, capacity in ends)
+        for part in self.parts:
+            part.settle(kept)
+        self.low, self.high = (low if kept else high), high
+        if not all(part.sound() for part in self.parts):
+            raise OutOfRange if all(part.finite() for part in self.parts) else NotFinite
+        return kept
+
+    def _estimate(self, level: float, start: float | None) -> tuple[float, float] | None:
+        """A bracket that very likely holds the root; None where 0 has to be looked at first."""
+        if self.size <= SMALL or not level > 0.0 or any(part.step for part in self.parts):
+            return None
+        budget = min(max(self.size // 32, 1 << 13), SAMPLE)
+        samples = [part.sample(max(1, budget * part.size // self.size)) for part in self.parts]
+
+        def evaluate(mu: float) -> tuple[float, float]:
+            pairs = [sample.evaluate(mu) for sample in samples]
+            return sum(total for total, _ in pairs), sum(slope for _, slope in pairs)
+
+        root = find_root(evaluate, level, 1e-5 * level, lambda: math.inf, start=start)
+        if root.jump is not None or not 0.0 < root.mu < math.inf:
+            return None
+        slope = evaluate(root.mu)[1]
+        if not slope < 0.0:
+            return None
+        error = math.sqrt(sum(sample.variance() for sample in samples))
+        width = min(max(3.0 * error / -slope, 1e-3 * root.mu), 0.2 * root.mu)
+        return root.mu - width, root.mu + width
+
+
+def _newton(point: Point, level: float) -> float:
+    """How far Newton's step goes."""
+    return (level - point.total) / point.slope if point.slope < 0.0 else math.inf
