@@ -13,7 +13,7 @@ from tests import oracle
 
 Axis = int | tuple[int, ...] | None
 KERNELS = ["reference", "numba"]  # that arrays can be given to
-WEIGHTED_KERNELS = ["reference"]  # the compiled one knows no weights, and says so
+WEIGHTED_KERNELS = KERNELS  # those that know weights
 
 
 @dataclass(frozen=True)

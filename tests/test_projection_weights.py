@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import groupsparse as gs
-from groupsparse.errors import KernelUnavailable
 from tests.agreement import WEIGHTED_KERNELS, check_projection, rows, weight_rows
 from tests.test_projection import check, sample
 
@@ -136,12 +135,3 @@ def test_a_large_weighted_array(kernel):
     for target in (0.5, 0.9):
         check(array, target, weights=weights, kernel=kernel)
         check(np.asfortranarray(array.T), target, axis=0, weights=weights, kernel=kernel)
-
-
-def test_the_compiled_kernel_says_that_it_knows_no_weights():
-    with pytest.raises(KernelUnavailable, match="weights"):
-        gs.project(sample((3, 4)), 0.8, weights=np.ones(4), kernel="numba")
-
-
-def test_none_chooses_a_kernel_that_knows_weights():
-    assert gs.solve(sample((3, 4)), 0.8, weights=np.arange(4.0)).kernel == "reference"
