@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import time
 from pathlib import Path
@@ -51,12 +52,12 @@ def main() -> None:
 
     folder = FOLDER.parent / "build" / "benchmarks" if options.quick else RECORDS
     for name in () if options.report_only else options.names or available:
+        load = round(os.getloadavg()[0], 2)  # what others had the machine do when this began
         began = time.perf_counter()
         results = available[name].run(options.quick)
         seconds = time.perf_counter() - began
-        record.save(
-            name, results, seconds=seconds, parameters={"quick": options.quick}, folder=folder
-        )
+        parameters = {"quick": options.quick, "load before": load}
+        record.save(name, results, seconds=seconds, parameters=parameters, folder=folder)
         print(section(name, available[name], folder), flush=True)
     if not options.quick:
         write_results(available)
@@ -84,7 +85,8 @@ def _origin(found: dict[str, Any]) -> str:
     gpu = f", {machine['gpu']}" if "gpu" in machine else ""
     return (
         f"Commit {commit}, {found['utc']}, {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB{gpu}; {libraries}; {found['seconds']:.0f} s."
+        f"{machine['memory_gib']} GiB{gpu}, load before {found['parameters']['load before']}; "
+        f"{libraries}; {found['seconds']:.0f} s."
     )
 
 
