@@ -10,7 +10,7 @@ import numpy as np
 from . import kernels, ties
 from .dual import Point, Root, find_root
 from .errors import InvalidInput
-from .layout import Item, complain_if_not_finite
+from .layout import Block, Item
 from .result import Status
 from .sparsity import hoyer
 
@@ -44,7 +44,7 @@ class Group:
         self.items = items
         self.target = target
         self.measured = [item for item in items if item.block is not None]
-        blocks = [item.block for item in self.measured if item.block is not None]
+        blocks = self.blocks
         if not blocks:
             raise InvalidInput(
                 f"{items[0].name} holds only vectors of length 1, which have no Hoyer measure; "
@@ -55,6 +55,9 @@ class Group:
         self.kernel = kernels.create(kernel, blocks)
         self.unit = 1.0  # the multiplier's, where the vectors had to be rescaled
         self.root = Root(0.0, 0, met=True)
+        for item in items:
+            if item.block is None:  # no kernel will see these
+                item.complain_if_not_finite()
 
     def solve(self, tol: float | None, start: float | None) -> None:
         """Find the multiplier."""
@@ -90,21 +93,20 @@ class Group:
             return self.kernel.begin(self.level, None if start is None else start / self.unit)
         except kernels.NotFinite:
             for item in self.items:
-                complain_if_not_finite(item)
+                item.complain_if_not_finite()
             raise
 
     def _rescale(self) -> None:
-        exponents = []
+        exponents = [item.exponents() for item in self.measured]
+        middle = (max(e[1] for e in exponents) + min(e[0] for e in exponents)) // 2
         for item in self.measured:
-            assert item.block is not None
-            largest = np.abs(item.block.values).max(axis=1)
-            exponents.append(np.where(largest > 0.0, np.frexp(largest)[1], 0))
-        middle = (int(max(e.max() for e in exponents)) + int(min(e.min() for e in exponents))) // 2
-        for item, exponent in zip(self.measured, exponents, strict=True):
-            item.rescale(exponent, middle)
+            item.rescale(middle)
         self.unit = float(np.ldexp(1.0, middle))
-        blocks = [item.block for item in self.measured if item.block is not None]
-        self.kernel = kernels.create(self.kernel.name, blocks)
+        self.kernel = kernels.create(self.kernel.name, self.blocks)
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [item.block for item in self.measured if item.block is not None]
 
     def write(self, *, certify: bool) -> Certificate:
         """Write the answer into the items' targets, which may be the input itself."""
@@ -116,25 +118,22 @@ class Group:
         if mu == 0.0:
             status = Status.FEASIBLE
             for item in self.items:
-                if item.target is not item.array:
-                    np.copyto(item.target, item.array)
+                item.copy()
         else:
             status = Status.CONVERGED if self.root.met else Status.STALLED
             total = 0.0 if jump is None else self.kernel.evaluate(mu)[0]
+            beside = any(item.may_overflow() for item in self.measured)
             for item in self.measured:
-                item.open_target()
-                if jump is not None:
-                    item.keep_values()
+                item.open_target(beside=beside, keep=jump is not None)
             self.kernel.write(mu)
             if jump is not None:
-                blocks = [item.block for item in self.measured if item.block is not None]
-                status, gain = ties.resolve(blocks, *jump, self.level, total)
+                hosts = [item.on_host() for item in self.measured]
+                status, gain = ties.resolve(hosts, *jump, self.level, total)
                 primal += gain
+            for item in self.measured:
+                item.check_range()
             for item in self.items:
-                if item.block is not None:
-                    item.close_target()
-                elif item.target is not item.array:
-                    np.copyto(item.target, item.array)
+                item.close_target()
         return Certificate(
             mu * self.unit,
             status,
@@ -149,7 +148,7 @@ class Group:
         """The average Hoyer measure of what is in the targets now."""
         if any(item.exponent is not None for item in self.measured):
             measures = [
-                np.ravel(hoyer(item.target, axis=item.axes, weights=item.weights))
+                np.ravel(np.asarray(hoyer(item.target, axis=item.axes, weights=item.weights)))
                 for item in self.measured
             ]
             return float(np.concatenate(measures).mean())

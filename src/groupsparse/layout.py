@@ -65,49 +65,105 @@ class Item:
     names: list[str] | None = None  # of the vectors, where the array was put together from several
     exponent: NDArray[np.intp] | None = None  # powers of two taken out of the block's vectors
 
-    def open_target(self) -> None:
-        """Let the block's kernel write straight into the target where its memory allows it."""
-        assert self.block is not None and self.target is not None
-        values, direct = self.block.values, None
-        if self.exponent is None:
-            direct = _view_like(values, self.target, self.order)
-        self.block.out = np.empty_like(values) if direct is None else direct
+    def copy(self) -> None:
+        """Answer with the input itself."""
+        if self.target is not self.array:
+            np.copyto(self.target, self.array)  # type: ignore[arg-type]
+
+    def may_overflow(self) -> bool:
+        """Whether the largest entries, which grow in a projection, might leave the dtype's range.
+
+        Only rescaled blocks and float16 can; other values were found to be far from the limits.
+        """
+        if self.exponent is not None:
+            return True
+        limit = 65504.0 / math.sqrt(math.prod(self.array.shape[a] for a in self.axes))
+        return self.array.itemsize == 2 and bool((np.abs(self.array) > limit).any())
+
+    def open_target(self, *, beside: bool, keep: bool) -> None:
+        """Where the kernel is to write: into the target, or beside it where that cannot be viewed.
+
+        ``keep`` saves the input from being overwritten while it is still needed.
+        """
+        block = self.block
+        assert block is not None and self.target is not None
+        direct = None if beside else _view_like(block.values, self.target, self.order)
+        block.out = np.empty_like(block.values) if direct is None else direct
+        if keep and np.may_share_memory(block.values, block.out):
+            block.values = block.values.copy()
+
+    def check_range(self) -> None:
+        """Raise where the answer cannot be written in the target's dtype."""
+        assert self.block is not None and self.target is not None and self.block.out is not None
+        if np.may_share_memory(self.block.out, self.target):
+            return
+        with np.errstate(over="ignore"):
+            largest = np.abs(self._answered()).max()
+        limit = float(np.finfo(self.target.dtype).max)
+        if not largest <= limit:
+            raise InvalidInput(
+                f"{self.name}: an entry of the answer is {largest}, out of the range of "
+                f"{self.target.dtype} (largest {limit}); scale the vectors down first"
+            )
+
+    def _answered(self) -> NDArray[Any]:
+        assert self.block is not None and self.block.out is not None
+        out = self.block.out
+        return out if self.exponent is None else np.ldexp(out, self.exponent[:, None])
 
     def close_target(self) -> None:
         """Bring what the kernel wrote beside the target into it."""
-        assert self.block is not None and self.target is not None
-        out = self.block.out
-        assert out is not None
-        if np.may_share_memory(out, self.target):
-            return
-        if self.exponent is not None:
-            out = np.ldexp(out, self.exponent[:, None])
-        arranged = self.target.transpose(self.order)
-        with np.errstate(over="ignore", under="ignore"):  # rounding to float16 may do both
-            arranged[...] = out.reshape(arranged.shape)
+        assert self.target is not None
+        if self.block is None:
+            self.copy()
+        elif not np.may_share_memory(self.block.out, self.target):  # type: ignore[arg-type]
+            arranged = self.target.transpose(self.order)
+            with np.errstate(under="ignore"):
+                arranged[...] = self._answered().reshape(arranged.shape)
 
-    def keep_values(self) -> None:
-        """Save the input from being overwritten while it is still needed."""
-        block = self.block
-        assert block is not None and block.out is not None
-        if np.may_share_memory(block.values, block.out):
-            block.values = block.values.copy()
+    def on_host(self) -> Block:
+        """The block as NumPy arrays."""
+        assert self.block is not None
+        return self.block
 
     def answer(self) -> Block:
         """The block of what is in the target."""
         assert self.block is not None and self.target is not None
-        shape, block = self.block.values.shape, self.block
-        values = _as_block(self.target, self.order, shape)
+        block = self.block
+        values = _as_block(self.target, self.order, block.values.shape)
         return Block(values, block.weights, block.beta, block.top, block.beta)
 
-    def rescale(self, exponent: NDArray[np.intp], middle: int) -> None:
+    def exponents(self) -> tuple[int, int]:
+        """The smallest and the largest power of two among the largest entries of the vectors."""
+        assert self.block is not None
+        largest = np.abs(self.block.values).max(axis=1)
+        self.exponent = np.where(largest > 0.0, np.frexp(largest)[1], 0)
+        some = self.exponent[largest > 0.0]
+        return (int(some.min()), int(some.max())) if some.size else (0, 0)
+
+    def rescale(self, middle: int) -> None:
         """Scale every vector to about 1 by a power of two; its threshold rate goes along."""
         block = self.block
-        assert block is not None
-        values = np.ldexp(block.values.astype(np.float64), -exponent[:, None])
-        rate = np.ldexp(block.beta, np.clip(middle - exponent, -1000, 1000))
+        assert block is not None and self.exponent is not None
+        values = np.ldexp(block.values.astype(np.float64), -self.exponent[:, None])
+        rate = np.ldexp(block.beta, np.clip(middle - self.exponent, -1000, 1000))
         self.block = Block(values, block.weights, block.beta, block.top, rate)
-        self.exponent = exponent
+
+    def complain_if_not_finite(self) -> None:
+        """Raise the error that names the first vector and index that are not finite."""
+        bad = ~np.isfinite(self.array)
+        if not bad.any():
+            return
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        entry = tuple(at[a] for a in self.axes)
+        vector = tuple(i for a, i in enumerate(at) if a not in self.axes)
+        if self.names is not None:
+            raise NonFiniteInput(
+                f"{self.names[vector[0]]}: index {_plain(entry)} is {self.array[at]}; expected finite "
+                "numbers"
+            )
+        where = f"vector {_plain(vector)}, index {_plain(entry)}" if vector else f"index {_plain(entry)}"
+        raise NonFiniteInput(f"{self.name}: {where} is {self.array[at]}; expected finite numbers")
 
 
 def real_array(x: Any, name: str) -> NDArray[Any]:
@@ -265,23 +321,6 @@ def _weighted_block(values: NDArray[Any], weights: NDArray[np.float64]) -> Block
     least = weights.min(axis=1)
     beta = 1.0 / (norm - least)
     return Block(values, weights, beta, float((norm * beta).sum()), beta)
-
-
-def complain_if_not_finite(item: Item) -> None:
-    """Raise the error that names the first vector and index that are not finite."""
-    bad = ~np.isfinite(item.array)
-    if not bad.any():
-        return
-    at = tuple(int(i) for i in np.argwhere(bad)[0])
-    entry = tuple(at[a] for a in item.axes)
-    vector = tuple(i for a, i in enumerate(at) if a not in item.axes)
-    if item.names is not None:
-        raise NonFiniteInput(
-            f"{item.names[vector[0]]}: index {_plain(entry)} is {item.array[at]}; expected finite "
-            "numbers"
-        )
-    where = f"vector {_plain(vector)}, index {_plain(entry)}" if vector else f"index {_plain(entry)}"
-    raise NonFiniteInput(f"{item.name}: {where} is {item.array[at]}; expected finite numbers")
 
 
 def _plain(index: tuple[int, ...]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..dual import Point
+from ..errors import InvalidInput, missing_extra
 from ..layout import Block
 
 
@@ -45,8 +46,6 @@ class Kernel(Protocol):
 
 def create(name: str | None, blocks: Sequence[Block]) -> Kernel:
     """The kernel of that name; None takes the fastest one that can do it."""
-    from ..errors import InvalidInput
-
     if name is None:
         weighted = any(block.weights is not None for block in blocks)
         name = "reference" if weighted else "numba"
@@ -58,6 +57,12 @@ def create(name: str | None, blocks: Sequence[Block]) -> Kernel:
         from . import numba_cpu
 
         return numba_cpu.create(blocks)
+    if name == "torch":
+        try:
+            from .torch_eager import TorchKernel
+        except ImportError as error:
+            raise missing_extra("torch", "torch") from error
+        return TorchKernel(blocks)
     raise InvalidInput(f"kernel is {name!r}; expected 'reference', 'numba' or 'torch'")
 
 
