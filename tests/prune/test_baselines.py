@@ -35,6 +35,8 @@ def apply(method: str, model: nn.Module, sparsity: float, **options: Any) -> pru
         "grasp": (image_loss,),
         "synflow": (torch.zeros(1, 3, 8, 8),),
     }
+    if method == "synflow":
+        options.setdefault("rounds", 10)
     return getattr(prune.baselines, method)(model, sparsity, *extra.get(method, ()), **options)
 
 

@@ -22,10 +22,11 @@ def average(matrices: list[Tensor]) -> float:
     return gs.average_hoyer([row.double() for matrix in matrices for row in matrix])
 
 
-def distance(first: list[Tensor], second: list[Tensor], prices: list[float]) -> float:
+def kept(before: list[Tensor], after: list[Tensor], worth: list[float]) -> float:
+    """The objective Σ λ xᵀ|c|, with x the direction of z."""
     return sum(
-        price * float((a.double() - b.double()).square().sum())
-        for a, b, price in zip(first, second, prices, strict=True)
+        value * float((c.double() * nn.functional.normalize(z.double())).sum())
+        for c, z, value in zip(before, after, worth, strict=True)
     )
 
 
@@ -103,18 +104,16 @@ def test_the_mask_alone_keeps_the_values(convnet: nn.Module) -> None:
         assert not torch.equal(kept, projected)
 
 
-def test_the_price_of_a_layer(mlp: nn.Module) -> None:
-    """With layer weights the answer is the best one in the weighted distance."""
-    cheap, dear = copy.deepcopy(mlp), copy.deepcopy(mlp)
+def test_what_a_layer_is_worth(mlp: nn.Module) -> None:
+    """Each answer is the better one in its own objective."""
+    even, dear = copy.deepcopy(mlp), copy.deepcopy(mlp)
     before = rows(mlp)
-    prune.project_(cheap, prune.Plan(0.8))
-    prune.project_(dear, prune.Plan(0.8, layer_weights={"2": 25.0}))
+    prune.project_(even, prune.Plan(0.8))
+    prune.project_(dear, prune.Plan(0.8, layer_weights={"2": 5.0}))
     assert average(rows(dear)) == pytest.approx(0.8, abs=1e-6)
-    assert int((dear[2].weight == 0).sum()) < int((cheap[2].weight == 0).sum())
-    prices = [1.0, 25.0]
-    assert distance(before, rows(dear), prices) < distance(before, rows(cheap), prices)
-    even = [1.0, 1.0]
-    assert distance(before, rows(cheap), even) < distance(before, rows(dear), even)
+    assert int((dear[2].weight == 0).sum()) < int((even[2].weight == 0).sum())
+    for best, other, worth in ((dear, even, [1.0, 5.0]), (even, dear, [1.0, 1.0])):
+        assert kept(before, rows(best), worth) > kept(before, rows(other), worth) + 0.01
 
 
 def test_a_price_does_not_round_what_stays(mlp: nn.Module) -> None:

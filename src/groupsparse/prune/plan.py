@@ -16,7 +16,7 @@ Budget = str | Mapping[Pattern | tuple[Pattern, ...], float]
 
 @dataclass(frozen=True)
 class Member:
-    """One parameter in a group: what its vectors are, and what it costs to change it."""
+    """One parameter in a group: what its vectors are, and what keeping their values is worth."""
 
     target: Target
     kind: str
@@ -62,8 +62,8 @@ class Plan:
         gives targets: a pattern's layers each meet its target, those of a tuple of patterns share
         one multiplier; layers that nothing in it names share ``hoyer``.
     layer_weights : mapping of patterns to numbers
-        What changing a layer costs: λ in Σ λ‖c − z‖², 1 if not named. It moves zeros to other
-        layers of the same group and has no effect on a layer that has a budget of its own.
+        What a layer is worth: λ in the objective Σ λ xᵀ|c|, 1 if not named. A larger one moves
+        zeros to other layers of the same group; it has no effect on a layer with its own budget.
     weights : mapping of patterns to tensors
         The weights wᵢ of the weighted projection (in the shape of the parameter or of one vector).
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,9 @@ def project_(
 ) -> list[Projection[Any]]:
     """Project a model's parameters in place, once: single-shot GSP.
 
-    The answer is argmin Σ λ‖c − z‖² over all z whose average Hoyer measure, in every group of the
-    plan, is its target.
+    Each vector c becomes z = (xᵀ|c|) sign(c) ∘ x, where the unit vectors x ≥ 0 are the argmax of
+    Σ λ xᵀ|c| over all those whose average Hoyer measure, in every group of the plan, is its target;
+    λ is 1 or the layer's weight.
 
     Parameters
     ----------
@@ -140,16 +140,12 @@ def _weights(member: Member, view: Tensor) -> Tensor | None:
     return weights
 
 
-def _scale(member: Member) -> float:
-    return math.sqrt(member.price)
-
-
 def _scaled(view: Tensor, member: Member) -> Tensor:
-    """λ‖c − z‖² = ‖√λ c − √λ z‖²: a layer that is dear to change is projected enlarged."""
-    return view if member.price == 1.0 else view * _scale(member)
+    """λ xᵀ|c| = xᵀ|λ c|: a layer that is dear to change is projected enlarged."""
+    return view if member.price == 1.0 else view * member.price
 
 
 def _unscale(view: Tensor, projected: Tensor, member: Member) -> None:
     # Where nothing changed, the entry itself stays: scaling and back would round it.
-    same = projected == view * _scale(member)
-    view.copy_(torch.where(same, view, projected / _scale(member)))
+    same = projected == view * member.price
+    view.copy_(torch.where(same, view, projected / member.price))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import InvalidInput
 from .targets import Pattern, Target, select
 
-_ROUNDS = 15
+_ROUNDS = 30
 # A swap has to win clearly: below this the difference is noise, and the dense layer is simpler.
 _CLEARLY = 0.9
 
@@ -183,18 +182,19 @@ def _worth_it(linear: nn.Linear, batch: int, min_sparsity: float | None) -> bool
     with torch.inference_mode():
         try:
             compressed(x)
+            linear(x)
         except RuntimeError:  # builds of PyTorch without a sparse library, or dtypes it lacks
             return False
-        dense, sparse = _medians(lambda: linear(x), lambda: compressed(x))
+        dense, sparse = _fastest(lambda: linear(x), lambda: compressed(x))
     return sparse < _CLEARLY * dense
 
 
-def _medians(*calls: Callable[[], object]) -> list[float]:
-    """Median seconds of each, taking turns so that a busy machine slows all of them alike."""
+def _fastest(*calls: Callable[[], object]) -> list[float]:
+    """The fewest seconds of each, taking turns: what a busy machine adds is not the layer's."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):
         for call, times in zip(calls, seconds, strict=True):
             began = time.perf_counter()
             call()
             times.append(time.perf_counter() - began)
-    return [statistics.median(times) for times in seconds]
+    return [min(times) for times in seconds]

@@ -152,7 +152,7 @@ def synflow(
     >>> from groupsparse import prune
     >>> layers = torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 2)
     >>> model = torch.nn.Sequential(*layers)
-    >>> prune.baselines.synflow(model, 0.9, torch.zeros(1, 10)).zeros
+    >>> prune.baselines.synflow(model, 0.9, torch.zeros(1, 10), rounds=10).zeros
     108
     """
     sparsity = checked_sparsity(sparsity)
