@@ -19,7 +19,7 @@ demo: $(STAMP) ## the main job end to end, with pictures, in build/demo
 test: $(STAMP) ## lint, strict types, every test and every doctest
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 bench: $(STAMP) ## time everything side by side and rewrite benchmarks/RESULTS.md
 	$(PY) -m benchmarks
