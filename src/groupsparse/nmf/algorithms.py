@@ -16,7 +16,7 @@ FREE_SWEEPS = 2
 CONSTRAINED_SWEEPS = 4
 
 # Gradient steps per update of NeNMF, gspNMF and cspNMF.
-GRADIENT_STEPS = 10
+GRADIENT_STEPS = 15
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,8 @@ def _converged(losses: list[float], tol: float, ramp: int) -> bool:
         return True
     if tol <= 0.0 or len(losses) <= ramp + CHECK_EVERY or len(losses) % CHECK_EVERY:
         return False
-    return losses[-1 - CHECK_EVERY] - losses[-1] <= tol * losses[-1]
+    # A fit that is getting exact halves its error for ever: below 0.1 % that is no longer progress.
+    return losses[-1 - CHECK_EVERY] - losses[-1] <= tol * max(losses[-1], 1e-3)
 
 
 class _Search:

@@ -53,7 +53,8 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         As in :class:`sklearn.decomposition.NMF`. None means ``"random"`` where there is a target or
         the data is not in memory, otherwise ``"nndsvda"`` if r ≤ min(n, m).
     tol : float
-        Stop when ten iterations lower the error by less than this fraction of it. 0: never.
+        Stop when ten iterations lower the error by less than this fraction of it (errors under 0.1 %
+        count as 0.1 %). 0: never.
     max_iter : int
         Iterations, each one update of either factor.
     max_time : float, optional

@@ -17,6 +17,10 @@ from .constraints import Multiplier, Target
 from .sweeps import sweep
 
 
+# How much of the change of a multiplier goes into the next thresholds.
+DAMPING = 0.25
+
+
 class Update(Protocol):
     separable: bool
 
@@ -43,7 +47,8 @@ class FastGradient:
 
     Without a target the projection is onto the non-negative factors. With one it is onto those that
     also meet the target (gspNMF, cspNMF); that set is not convex, so whenever a step raises the
-    objective the momentum is dropped, and the best point seen is returned.
+    objective the momentum is dropped, and the best point seen is returned. Since the measure does
+    not depend on the scale of a row, the steps are made where G has a unit diagonal, and L is small.
     """
 
     def __init__(self, steps: int, target: Target | None = None) -> None:
@@ -53,6 +58,13 @@ class FastGradient:
         self.separable = target is None
 
     def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
+        if self.target is None:
+            return self._descend(factor, cross, gram)
+        own = np.sqrt(as_vector(gram.diagonal()))
+        scale = like(np.where(own > 0.0, own, 1.0), factor)[:, None]
+        return self._descend(factor * scale, cross / scale, gram / (scale * scale.T)) / scale
+
+    def _descend(self, factor: Any, cross: Any, gram: Any) -> Any:
         lipschitz = float(np.linalg.norm(as_vector(gram), 2))
         if not lipschitz > 0.0:
             return factor
@@ -139,7 +151,10 @@ class ShrunkHals:
             sweeps=self.sweeps, shift=shift, gain=gain, weights=weights, minima=minima,
         )  # fmt: skip
         scaled = minima.clip(min=0) * like(scale, factor)[:, None]
-        answer, self.multiplier = self.target.project(scaled, self.multiplier)
+        answer, multiplier = self.target.project(scaled, self.multiplier)
+        # Thresholds and rows answer each other with a delay of one update, and would swing.
+        change = DAMPING * (multiplier - self.multiplier)
+        self.multiplier = self.multiplier + change if np.any(self.multiplier) else multiplier
         answer = answer / like(scale, factor)[:, None]
         self.remember(norms(answer), row_sums(answer if weights is None else answer * weights))
         return answer
