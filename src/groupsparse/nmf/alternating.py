@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..sparsity import average_hoyer
-from .arrays import as_vector, copy, inner, is_tensor, like, norms
+from .arrays import Vector, as_vector, copy, inner, is_tensor, like, norms
 from .samples import Samples, State, Sums, extrapolated
 from .updates import ShrunkHals, Update
 
@@ -57,6 +57,7 @@ class Outcome:
     state: State
     h: Any
     loss: float
+    code_norms: Vector  # of the rows of W
     losses: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     revived: int = 0
@@ -168,7 +169,7 @@ class _Search:
         self.accepted = h
         self.point = h
         self.loss = np.inf
-        self.outcome = Outcome(self.state, h, np.inf)
+        self.outcome = Outcome(self.state, h, np.inf, np.ones(len(h)))
         self.idle = np.zeros(len(h), dtype=np.intp)
         self.mean: Any = None
 
@@ -186,6 +187,7 @@ class _Search:
         loss = self._relative_loss(state, sums, h)
         if loss < self.outcome.loss:
             self.outcome.state, self.outcome.h, self.outcome.loss = state, h, loss
+            self.outcome.code_norms = np.sqrt(as_vector(sums.gram.diagonal()))
         if self.accelerate and not loss <= self.loss and not self.restarting:
             # Too far: start again from the updates before, which were not extrapolated. What that
             # gives is taken in any case: under a target no step is sure to lower the loss.

@@ -19,9 +19,10 @@ except ImportError as error:  # pragma: no cover
 
 from .algorithms import make_algorithm
 from .alternating import Callback, Limits, Outcome, alternate
+from .arrays import like, norms
 from .constraints import make_target
 from .report import combined, printer
-from .sources import Source, open_source, reject_unfit
+from .sources import Source, common_scale, open_source, reject_unfit, unit_scale
 
 
 class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -53,8 +54,8 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         As in :class:`sklearn.decomposition.NMF`. None means ``"random"`` where there is a target or
         the data is not in memory, otherwise ``"nndsvda"`` if r ≤ min(n, m).
     tol : float
-        Stop when ten iterations lower the error by less than this fraction of it (errors under 0.1 %
-        count as 0.1 %). 0: never.
+        Stop when ten iterations lower the error by less than this fraction of it (errors under
+        0.1 % count as 0.1 %). 0: never.
     max_iter : int
         Iterations, each one update of either factor.
     max_time : float, optional
@@ -69,7 +70,8 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        H.
+        H, scaled so that each of its rows has the norm of its column of W (with
+        ``solver="l1-ahals"`` so that the largest entry of each penalised vector is 1).
     reconstruction_err_ : float
         ‖X − W H‖_F.
     hoyer_W_, hoyer_H_ : float
@@ -183,13 +185,15 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             callback=combined(self.callback, printer(self.verbose, self.max_iter, self.max_time)),
         )
         codes = samples.value(outcome.state)
-        if self.solver == "l1-ahals":
-            codes, outcome.h = source.unit_maxima(codes, outcome.h, target_w, target_h)
-        self.components_ = outcome.h
+        scale = common_scale(outcome.code_norms, norms(outcome.h))
+        if self.solver == "l1-ahals" and constrained:
+            scale = 1 / unit_scale(codes) if target_h is None else unit_scale(outcome.h)
+        codes = source.divide(codes, scale)
+        self.components_ = outcome.h * like(scale, outcome.h)[:, None]
         self.n_components_ = r
         self._n_features_out = r
         self.hoyer_W_ = source.measure_codes(codes, target_w)
-        self.hoyer_H_ = source.measure(outcome.h, target_h)
+        self.hoyer_H_ = source.measure(self.components_, target_h)
         self._keep(outcome, samples.squared_norm)
         return source.codes(codes)
 

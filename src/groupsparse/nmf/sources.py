@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidInput, UnsupportedType
-from .arrays import is_tensor, like
+from .arrays import Vector, as_vector, is_tensor, like
 from .constraints import Target
 from .initialisation import INITS, check_custom, nndsvd, random_codes, random_components
 from .samples import LocalSamples, Samples, blocks_of, check_block, scores
@@ -101,15 +101,23 @@ class Source:
     def measure_codes(self, w: Any, target: Target | None) -> float:
         return self.measure(w, target)
 
-    def unit_maxima(
-        self, w: Any, h: Any, target_w: Target | None, target_h: Target | None
-    ) -> tuple[Any, Any]:
-        """Scale the penalised vectors to ‖·‖∞ = 1 without changing the product."""
-        one, other = (w, h) if target_h is None and target_w is not None else (h, w)
-        peak = np.asarray(one.max(1) if not is_tensor(one) else one.amax(1).cpu())
-        peak = like(np.where(peak > 0.0, peak, 1.0), one)[:, None]
-        one, other = one / peak, other * peak
-        return (one, other) if target_h is None and target_w is not None else (other, one)
+    def divide(self, w: Any, scale: Vector) -> Any:
+        """W with the codes of each component divided by a number."""
+        return w / like(scale, w)[:, None]
+
+
+def common_scale(w_norms: Vector, h_norms: Vector) -> Vector:
+    """By what to multiply the rows of H, and divide those of W, to give both the same norms."""
+    usable = (w_norms > 0.0) & (h_norms > 0.0)
+    scale: Vector = np.sqrt(np.where(usable, w_norms, 1.0) / np.where(usable, h_norms, 1.0))
+    return scale
+
+
+def unit_scale(penalised: Any) -> Vector:
+    """By what to multiply rows to give them ‖·‖∞ = 1."""
+    peaks = as_vector(penalised.amax(1) if is_tensor(penalised) else penalised.max(axis=1))
+    scale: Vector = 1.0 / np.where(peaks > 0.0, peaks, 1.0)
+    return scale
 
 
 class StreamedSource(Source):

@@ -16,7 +16,6 @@ from .arrays import Vector, as_vector, copy, empty_like, inner, like, norms, row
 from .constraints import Multiplier, Target
 from .sweeps import sweep
 
-
 # How much of the change of a multiplier goes into the next thresholds.
 DAMPING = 0.25
 
@@ -48,7 +47,7 @@ class FastGradient:
     Without a target the projection is onto the non-negative factors. With one it is onto those that
     also meet the target (gspNMF, cspNMF); that set is not convex, so whenever a step raises the
     objective the momentum is dropped, and the best point seen is returned. Since the measure does
-    not depend on the scale of a row, the steps are made where G has a unit diagonal, and L is small.
+    not depend on the scale of a row, steps are made where G has a unit diagonal, and L is small.
     """
 
     def __init__(self, steps: int, target: Target | None = None) -> None:

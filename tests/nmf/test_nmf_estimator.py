@@ -1,0 +1,209 @@
+"""The scikit-learn contract, and what the estimator promises beyond it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import groupsparse as gs
+from tests.nmf.problems import error, exact, noisy, start
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from groupsparse.nmf import GroupSparseNMF, Progress
+
+SPARSE = ["auto", "gsp", "csp"]
+
+
+def fitted(x: Any, **arguments: Any) -> tuple[GroupSparseNMF, Any]:
+    settings = {"n_components": 5, "max_iter": 60, "tol": 0, "random_state": 0, **arguments}
+    model = GroupSparseNMF(**settings)
+    return model, model.fit_transform(x)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks([GroupSparseNMF(), GroupSparseNMF(hoyer_H=0.5)])
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("solver", SPARSE)
+def test_target_is_met_and_losses_never_rise(solver: str) -> None:
+    x = noisy()
+    model, codes = fitted(x, solver=solver, hoyer_H=0.6)
+    assert gs.average_hoyer(model.components_) == pytest.approx(0.6, abs=1e-9)
+    assert model.hoyer_H_ == pytest.approx(0.6, abs=1e-9)
+    if solver == "csp":
+        assert gs.hoyer(model.components_).min() >= 0.6 - 1e-9
+    assert (np.diff(model.loss_curve_) <= 0).all()
+    assert len(model.loss_curve_) == len(model.time_curve_) == model.n_iter_ == 60
+    assert error(x, codes, model.components_) == pytest.approx(model.loss_curve_[-1], rel=1e-9)
+    assert model.reconstruction_err_ == pytest.approx(np.linalg.norm(x - codes @ model.components_))
+
+
+@pytest.mark.parametrize("solver", ["auto", "gsp"])
+def test_targets_on_the_codes_and_on_both(solver: str) -> None:
+    x = noisy()
+    model, codes = fitted(x, solver=solver, hoyer_W=0.4)
+    assert gs.average_hoyer(codes, axis=0) == pytest.approx(0.4, abs=1e-9)
+    model, codes = fitted(x, solver=solver, hoyer_W=0.4, hoyer_H=0.5)
+    assert model.hoyer_W_ == pytest.approx(0.4, abs=1e-9)
+    assert model.hoyer_H_ == pytest.approx(0.5, abs=1e-9)
+    assert gs.average_hoyer(codes, axis=0) == pytest.approx(0.4, abs=1e-9)
+
+
+def test_every_vector_meets_the_target_where_that_is_asked() -> None:
+    model, _ = fitted(noisy(), hoyer_H=0.6, per_vector=True)
+    assert gs.hoyer(model.components_).min() >= 0.6 - 1e-9
+    assert model.hoyer_H_ == pytest.approx(gs.hoyer(model.components_).min())
+
+
+def test_weights_count_in_the_measure() -> None:
+    weights = np.linspace(0.2, 3.0, 40)
+    model, _ = fitted(noisy(), hoyer_H=0.6, weights_H=weights)
+    assert gs.average_hoyer(model.components_, weights=weights) == pytest.approx(0.6, abs=1e-9)
+    assert abs(gs.average_hoyer(model.components_) - 0.6) > 1e-3
+    sample_weights = np.linspace(0.2, 3.0, 60)
+    model, codes = fitted(noisy(), hoyer_W=0.5, weights_W=sample_weights)
+    assert gs.average_hoyer(codes.T, weights=sample_weights) == pytest.approx(0.5, abs=1e-9)
+
+
+def test_penalties_are_tuned_to_zeros_and_maxima_are_one() -> None:
+    model, codes = fitted(noisy(), solver="l1-ahals", hoyer_H=0.5)
+    assert gs.zero_fraction(model.components_) >= 0.5
+    np.testing.assert_allclose(model.components_.max(axis=1), 1)
+    assert error(noisy(), codes, model.components_) == pytest.approx(model.loss_curve_[-1])
+
+
+def test_the_default_is_better_than_each_of_the_papers_algorithms() -> None:
+    x, _, truth = exact(100, 100, 10)
+    w, h = start(100, 100, 10)
+    w *= np.vdot(w.T @ x, h) / np.vdot(w.T @ w, h @ h.T)
+    losses = {}
+    for solver in ("auto", "gsp", "l1-ahals", "ahals", "nenmf"):
+        target = None if solver in ("ahals", "nenmf") else truth
+        model = GroupSparseNMF(
+            10, solver=solver, hoyer_H=target, init="custom", max_iter=500, tol=0
+        )
+        model.fit(x, W=w, H=h)
+        losses[solver] = model.loss_curve_[-1]
+    assert losses["auto"] < 1e-8
+    assert all(losses["auto"] < loss for name, loss in losses.items() if name != "auto")
+
+
+@pytest.mark.parametrize("solver", ["auto", "ahals", "nenmf"])
+def test_without_a_target_it_is_at_least_as_good_as_scikit_learn(solver: str) -> None:
+    from sklearn.decomposition import NMF
+
+    x = noisy(100, 80, 8)
+    w, h = start(100, 80, 8)
+    ours = GroupSparseNMF(8, solver=solver, init="custom", max_iter=1000, tol=0).fit(x, W=w, H=h)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs = NMF(8, init="custom", max_iter=300, tol=0)
+        theirs.fit_transform(x, W=w.copy(), H=h.copy())
+    assert ours.reconstruction_err_ <= theirs.reconstruction_err_ * 1.01
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_matrix, sp.csr_matrix])
+def test_sparse_input_gives_the_same_result(form: Any) -> None:
+    x = np.where(noisy() > 1.0, noisy(), 0.0)
+    dense, dense_codes = fitted(x, hoyer_H=0.6)
+    model, codes = fitted(form(x), hoyer_H=0.6)
+    np.testing.assert_allclose(model.components_, dense.components_, atol=1e-9)
+    np.testing.assert_allclose(codes, dense_codes, atol=1e-9)
+    np.testing.assert_allclose(model.transform(form(x)), model.transform(x), atol=1e-9)
+
+
+def test_sparse_input_is_never_made_dense() -> None:
+    x = sp.random_array((20000, 30000), density=2e-6, rng=np.random.default_rng(0), format="csr")
+    _, codes = fitted(x, n_components=2, max_iter=3)  # dense, it would take 4.8 GB
+    assert codes.shape == (20000, 2)
+
+
+def test_float32_stays_float32() -> None:
+    model, codes = fitted(noisy().astype(np.float32), hoyer_H=0.6)
+    assert model.components_.dtype == codes.dtype == np.float32
+    assert model.hoyer_H_ == pytest.approx(0.6, abs=1e-6)
+    double, _ = fitted(noisy(), hoyer_H=0.6, max_iter=10)
+    single, _ = fitted(noisy().astype(np.float32), hoyer_H=0.6, max_iter=10)
+    np.testing.assert_allclose(single.components_, double.components_, atol=1e-2)
+
+
+@pytest.mark.parametrize("init", [None, "random", "nndsvd", "nndsvda", "nndsvdar"])
+def test_every_init_starts_a_fit(init: str | None) -> None:
+    model, _ = fitted(noisy(), init=init, max_iter=100)
+    assert model.loss_curve_[-1] < 0.09
+
+
+def test_same_seed_same_bits() -> None:
+    one, first = fitted(noisy(), hoyer_H=0.6)
+    two, second = fitted(noisy(), hoyer_H=0.6)
+    assert np.array_equal(one.components_, two.components_)
+    assert np.array_equal(first, second)
+    other, _ = fitted(noisy(), hoyer_H=0.6, random_state=1)
+    assert not np.array_equal(one.components_, other.components_)
+
+
+def test_it_lives_in_pipelines_searches_and_frames() -> None:
+    x = noisy()
+    search = GridSearchCV(
+        GroupSparseNMF(4, max_iter=20, tol=0, random_state=0),
+        {"hoyer_H": [0.4, 0.6]},
+        scoring=lambda m, x: -np.linalg.norm(x - m.inverse_transform(m.transform(x))),
+        cv=2,
+    )
+    assert make_pipeline(MinMaxScaler(), search).fit(x)[-1].best_params_["hoyer_H"] == 0.4
+    model = GroupSparseNMF(3, max_iter=10, tol=0, random_state=0)
+    assert clone(model).get_params() == model.get_params()
+    pandas = pytest.importorskip("pandas")
+    frame = model.set_output(transform="pandas").fit_transform(pandas.DataFrame(x).add_prefix("f"))
+    assert list(frame.columns) == list(model.get_feature_names_out())
+    assert list(frame.columns) == [f"groupsparsenmf{k}" for k in range(3)]
+
+
+def test_transform_is_nonnegative_least_squares_for_each_sample_alone() -> None:
+    from scipy.optimize import nnls
+
+    x = noisy()
+    model, _ = fitted(x, hoyer_H=0.6, hoyer_W=0.5)
+    codes = model.transform(x)
+    truth = np.array([nnls(model.components_.T, sample)[0] for sample in x])
+    np.testing.assert_allclose(codes, truth, atol=1e-6)
+    np.testing.assert_allclose(model.transform(x[3:4]), codes[3:4], atol=1e-9)
+    np.testing.assert_allclose(model.inverse_transform(codes), codes @ model.components_)
+
+
+def test_callback_sees_progress_and_can_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Progress] = []
+
+    def watch(progress: Progress) -> bool:
+        seen.append(progress)
+        return len(seen) == 12
+
+    model, _ = fitted(noisy(), hoyer_H=0.6, callback=watch, verbose=1)
+    assert model.stopped_by_ == "callback"
+    assert [p.iteration for p in seen] == list(range(1, 13))
+    assert seen[-1].loss == model.loss_curve_[-1]
+    assert seen[-1].hoyer == pytest.approx(0.6, abs=1e-9)
+    assert "iteration 10/60  error" in capsys.readouterr().out
+
+
+def test_it_says_whether_it_converged() -> None:
+    with pytest.warns(ConvergenceWarning, match="stopped by max_iter after 5 iterations"):
+        GroupSparseNMF(5, max_iter=5, random_state=0).fit(noisy())
+    model = GroupSparseNMF(5, max_iter=5000, tol=1e-3, random_state=0).fit(noisy())
+    assert model.stopped_by_ == "converged"
+    assert model.n_iter_ < 2000

@@ -1,0 +1,178 @@
+"""Degenerate data, wrong arguments, interruptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import groupsparse as gs
+from tests.nmf.problems import error, exact, noisy, start
+
+pytest.importorskip("sklearn")
+
+from sklearn.exceptions import ConvergenceWarning
+
+from groupsparse.nmf import GroupSparseNMF
+
+EVERY = [
+    {"solver": "auto"},
+    {"solver": "ahals"},
+    {"solver": "nenmf"},
+    {"solver": "auto", "hoyer_H": 0.6},
+    {"solver": "auto", "hoyer_H": 0.6, "per_vector": True},
+    {"solver": "auto", "hoyer_W": 0.6},
+    {"solver": "gsp", "hoyer_H": 0.6},
+    {"solver": "csp", "hoyer_H": 0.6},
+    {"solver": "l1-ahals", "hoyer_H": 0.6},
+]
+
+
+def fit(x: np.ndarray, r: int = 4, **arguments: Any) -> tuple[GroupSparseNMF, np.ndarray]:
+    model = GroupSparseNMF(r, **{"max_iter": 40, "tol": 0, "random_state": 0, **arguments})
+    codes = model.fit_transform(x)
+    assert np.isfinite(codes).all()
+    assert np.isfinite(model.components_).all()
+    assert codes.min() >= 0
+    assert model.components_.min() >= 0
+    assert (np.diff(model.loss_curve_) <= 0).all()
+    return model, codes
+
+
+@pytest.mark.parametrize("arguments", EVERY)
+def test_zero_rows_and_columns(arguments: dict[str, Any]) -> None:
+    x = noisy()
+    x[7] = x[:, 5] = 0
+    model, codes = fit(x, **arguments)
+    assert error(x, codes, model.components_) < 0.6
+
+
+@pytest.mark.parametrize("arguments", EVERY)
+def test_nothing_but_zeros(arguments: dict[str, Any]) -> None:
+    model, _ = fit(np.zeros((12, 9)), **arguments)
+    assert model.reconstruction_err_ == 0
+
+
+@pytest.mark.parametrize("arguments", EVERY)
+def test_constant_data(arguments: dict[str, Any]) -> None:
+    model, _ = fit(np.ones((20, 16)), **arguments)
+    limit = 0.8 if len(arguments) > 1 else 1e-6
+    assert model.loss_curve_[-1] < limit
+
+
+@pytest.mark.parametrize("arguments", EVERY)
+def test_a_rank_above_that_of_the_data(arguments: dict[str, Any]) -> None:
+    model, _ = fit(exact(30, 20, 2)[0], r=6, **arguments)
+    assert model.loss_curve_[-1] < (0.45 if len(arguments) > 1 else 0.05)
+
+
+@pytest.mark.parametrize("arguments", EVERY[:4])
+def test_a_rank_above_the_shape(arguments: dict[str, Any]) -> None:
+    _, codes = fit(noisy(8, 6, 3), r=10, **arguments)
+    assert codes.shape == (8, 10)
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (7, 1), (1, 1), (2, 2)])
+@pytest.mark.parametrize("arguments", EVERY[:4])
+def test_tiny_shapes(shape: tuple[int, int], arguments: dict[str, Any]) -> None:
+    fit(np.random.default_rng(0).random(shape), r=1, **arguments)
+
+
+def test_a_start_at_an_exact_factorisation_stays_there() -> None:
+    x, parts, truth = exact()
+    codes = np.linalg.lstsq(parts.T, x.T, rcond=None)[0].T.clip(min=0)
+    for arguments in ({}, {"hoyer_H": truth - 1e-6}):
+        model = GroupSparseNMF(5, init="custom", max_iter=20, tol=0, **arguments)
+        model.fit(x, W=codes, H=parts)
+        assert model.loss_curve_[-1] < 1e-9
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0])
+def test_the_ends_of_the_range(target: float) -> None:
+    model, _ = fit(noisy(), hoyer_H=target)
+    assert model.hoyer_H_ >= target - 1e-9
+    if target == 1.0:
+        assert ((model.components_ > 0).sum(axis=1) <= 1).all()
+
+
+def test_a_component_that_died_is_revived() -> None:
+    x = noisy()
+    w, h = start(60, 40, 5)
+    w[:, 3] = 0
+    h[3] = 0
+    model = GroupSparseNMF(5, init="custom", max_iter=100, tol=0, random_state=0)
+    codes = model.fit_transform(x, W=w, H=h)
+    assert model.n_revived_ >= 1
+    assert codes[:, 3].any()
+    assert model.components_[3].any()
+    four = GroupSparseNMF(4, init="random", max_iter=100, tol=0, random_state=0).fit(x)
+    assert model.reconstruction_err_ < four.reconstruction_err_
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [(np.nan, "NaN"), (np.inf, "infinity"), (-1.0, "Negative values in data")],
+)
+def test_data_that_cannot_be_factorised(bad: float, message: str) -> None:
+    x = noisy()
+    x[3, 4] = bad
+    with pytest.raises(ValueError, match=message):
+        GroupSparseNMF(3).fit(x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hoyer_H": 1.2}, "hoyer_H is 1.2"),
+        ({"solver": "mu"}, "solver is 'mu'"),
+        ({"solver": "ahals", "hoyer_H": 0.5}, "knows no sparsity"),
+        ({"init": "zeros"}, "init is 'zeros'"),
+        ({"init": "custom"}, "needs W"),
+        ({"n_components": 0}, "n_components is 0"),
+        ({"max_iter": 0}, "max_iter is 0"),
+        ({"weights_H": np.ones(40)}, "without hoyer_H"),
+        ({"hoyer_H": 0.5, "weights_H": np.ones(3)}, "weights_H has shape"),
+        ({"hoyer_H": 0.5, "weights_H": -np.ones(40)}, "negative"),
+        ({"n_components": 41, "init": "nndsvd"}, "needs n_components <="),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(gs.InvalidInput, match=message):
+        GroupSparseNMF(**{"n_components": 5, **arguments}).fit(noisy())
+
+
+def test_a_start_that_does_not_fit_is_refused() -> None:
+    w, h = start(60, 40, 5)
+    model = GroupSparseNMF(5, init="custom")
+    with pytest.raises(gs.InvalidInput, match="H has shape"):
+        model.fit(noisy(), W=w, H=h[:, 1:])
+    with pytest.raises(gs.InvalidInput, match="W is all zero"):
+        model.fit(noisy(), W=0 * w, H=h)
+    with pytest.raises(gs.InvalidInput, match="init is not 'custom'"):
+        GroupSparseNMF(5).fit(noisy(), W=w, H=h)
+
+
+def test_an_interrupt_keeps_the_best_so_far() -> None:
+    def interrupt(progress: Any) -> None:
+        if progress.iteration == 7:
+            raise KeyboardInterrupt
+
+    model = GroupSparseNMF(4, hoyer_H=0.6, callback=interrupt, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="interrupted after 7 iterations"):
+        codes = model.fit_transform(noisy())
+    assert model.stopped_by_ == "interrupted"
+    assert model.hoyer_H_ == pytest.approx(0.6, abs=1e-9)
+    assert error(noisy(), codes, model.components_) == pytest.approx(model.loss_curve_[-1])
+
+
+def test_max_time_ends_a_fit() -> None:
+    model, _ = fit(noisy(), hoyer_H=0.6, max_iter=10**6, max_time=0.2)
+    assert model.stopped_by_ == "max_time"
+    assert 0.2 <= model.time_curve_[-1] < 2
+
+
+def test_the_best_factorisation_is_kept() -> None:
+    """Although later ones may be worse: the steps of cspNMF are not sure to go down."""
+    model, codes = fit(noisy(), solver="csp", hoyer_H=0.8)
+    assert error(noisy(), codes, model.components_) == pytest.approx(model.loss_curve_.min())

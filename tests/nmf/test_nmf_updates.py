@@ -1,0 +1,122 @@
+"""One update at a time, against solvers that know nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+import groupsparse as gs
+from groupsparse.nmf.constraints import Target
+from groupsparse.nmf.sweeps import sweep
+from groupsparse.nmf.updates import FastGradient, Hals, PenalisedHals, ShrunkHals
+
+
+def problem(r: int = 6, n: int = 150, seed: int = 0) -> tuple[Any, Any, Any, Any]:
+    """A factor, its cross products and Gram matrix, and the data they come from."""
+    random = np.random.default_rng(seed)
+    other = random.random((r, 30))
+    x = random.random((n, 30))
+    return random.random((r, n)), other @ x.T, other @ other.T, (x, other)
+
+
+def objective(factor: np.ndarray, cross: np.ndarray, gram: np.ndarray) -> float:
+    return 0.5 * float(np.vdot(gram @ factor, factor)) - float(np.vdot(cross, factor))
+
+
+@pytest.mark.parametrize("update", [Hals(2000, delta=1e-30), FastGradient(3000)])
+def test_free_updates_end_at_nonnegative_least_squares(update: Any) -> None:
+    factor, cross, gram, (x, other) = problem()
+    answer = update(factor, cross, gram)
+    truth = np.array([nnls(other.T, sample)[0] for sample in x]).T
+    np.testing.assert_allclose(answer, truth, atol=1e-7)
+
+
+def test_a_sweep_does_what_its_formula_says() -> None:
+    factor, cross, gram, _ = problem(r=11, n=300)
+    random = np.random.default_rng(1)
+    shift, gain, weights = random.random(11), 1 + random.random(11), random.random((11, 300))
+    expected, minima = factor.copy(), np.empty_like(factor)
+    for k in range(11):
+        c = expected[k] + (cross[k] - gram[k] @ expected) / gram[k, k]
+        expected[k] = gain[k] * np.maximum(c - shift[k] * weights[k], 0)
+    sweep(factor, cross, gram, sweeps=1, shift=shift, gain=gain, weights=weights, minima=minima)
+    np.testing.assert_allclose(factor, expected, atol=1e-12)
+    np.testing.assert_allclose(minima[-1], c, atol=1e-12)
+
+
+def test_sweeps_over_pieces_are_sweeps_over_the_whole() -> None:
+    factor, cross, gram, _ = problem(n=500)
+    whole = Hals(3)(factor, cross, gram)
+    pieces = [Hals(3)(factor[:, s], cross[:, s], gram) for s in (slice(0, 77), slice(77, 500))]
+    np.testing.assert_array_equal(np.concatenate(pieces, axis=1), whole)
+
+
+def test_rows_without_energy_are_left_alone() -> None:
+    factor, cross, gram, _ = problem()
+    gram[2] = gram[:, 2] = cross[2] = 0
+    np.testing.assert_array_equal(Hals(1)(factor, cross, gram)[2], factor[2])
+
+
+@pytest.mark.parametrize("per_vector", [False, True])
+@pytest.mark.parametrize("kind", [ShrunkHals, FastGradient])
+def test_constrained_updates_meet_the_target(kind: Any, per_vector: bool) -> None:
+    factor, cross, gram, _ = problem(seed=3)
+    update = kind(4, Target(0.6, per_vector=per_vector))
+    each = gs.hoyer(update(factor, cross, gram))
+    assert (each.min() if per_vector else each.mean()) == pytest.approx(0.6, abs=1e-9)
+
+
+def test_the_shrunk_update_ends_at_a_stationary_point() -> None:
+    """Its fixed point satisfies the optimality conditions of the factor under the constraint."""
+    factor, cross, gram, _ = problem(r=4, n=60, seed=5)
+    update = ShrunkHals(4, Target(0.55))
+    update.trust = 1.0
+    for _ in range(3000):
+        factor = update(factor, cross, gram)
+    gradient = gram @ factor - cross
+    norm = np.linalg.norm(factor, axis=1, keepdims=True)
+    total = factor.sum(axis=1, keepdims=True)
+    # d(‖x‖₁/‖x‖₂)/dx; one multiplier has to balance it on every entry that is not zero.
+    bend = (1 - total * factor / norm**2) / norm
+    support = factor > 0
+    ratio = -(gradient * bend)[support].sum() / (bend[support] ** 2).sum()
+    assert ratio > 0
+    np.testing.assert_allclose((gradient + ratio * bend)[support], 0, atol=2e-4 * abs(cross).max())
+    assert ((gradient + ratio * bend)[~support] > -1e-3 * abs(cross).max()).all()
+
+
+def test_the_weighted_update_meets_the_weighted_target() -> None:
+    factor, cross, gram, _ = problem(seed=4)
+    weights = np.random.default_rng(0).random((1, factor.shape[1])) + 0.1
+    update = ShrunkHals(4, Target(0.6, weights))
+    for _ in range(5):
+        factor = update(factor, cross, gram)
+    assert gs.average_hoyer(factor, weights=weights[0]) == pytest.approx(0.6, abs=1e-9)
+
+
+def test_penalties_give_the_fraction_of_zeros() -> None:
+    factor, cross, gram, _ = problem(n=200)
+    answer = PenalisedHals(1, zeros=0.9)(factor, cross, gram)
+    assert ((answer == 0).sum(axis=1) >= 180).all()
+    assert gs.zero_fraction(answer) == pytest.approx(0.9, abs=0.01)
+
+
+def test_tensors_are_updated_like_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    factor, cross, gram, _ = problem()
+    tensors = [torch.from_numpy(a) for a in (factor, cross, gram)]
+    weights = np.linspace(0.5, 2.0, factor.shape[1])[None]
+    for make in (
+        lambda: Hals(3),
+        lambda: FastGradient(5),
+        lambda: ShrunkHals(3, Target(0.6)),
+        lambda: ShrunkHals(3, Target(0.6, weights)),
+        lambda: ShrunkHals(3, Target(0.6, per_vector=True)),
+        lambda: PenalisedHals(1, 0.5),
+    ):
+        answer = make()(*tensors)
+        assert isinstance(answer, torch.Tensor)
+        np.testing.assert_allclose(answer.numpy(), make()(factor, cross, gram), atol=1e-8)
