@@ -94,12 +94,15 @@ def test_what_is_faster_is_measured(mlp: nn.Module, monkeypatch: pytest.MonkeyPa
     assert prune.sparse_linear(mlp, batch=4) == ["2"]
 
 
-def test_measuring_runs_both(mlp: nn.Module) -> None:
-    model = nn.Sequential(nn.Linear(1500, 1500))
-    prune.cut(model, sparsity=0.999)
-    assert prune.sparse_linear(model) == ["0"]
-    dense = nn.Sequential(nn.Linear(1000, 1000))
-    assert prune.sparse_linear(dense, batch=64) == []
+def test_whatever_is_measured_the_answer_stays(mlp: nn.Module) -> None:
+    """Which one wins depends on the machine; benchmarks/prune.py says where it does."""
+    prune.cut(mlp, sparsity=0.99, floor=0, scope="layer")
+    x = torch.randn(16, 64)
+    before = mlp(x)
+    assert set(prune.sparse_linear(mlp, batch=16)) <= {"0", "2"}
+    torch.testing.assert_close(mlp(x), before)
+    times = sparse._fastest(lambda: x @ x.t(), lambda: [x @ x.t() for _ in range(200)])
+    assert 0.0 < times[0] < times[1]
 
 
 def test_what_cannot_be_swapped(mlp: nn.Module) -> None:
