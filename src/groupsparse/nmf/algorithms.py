@@ -43,9 +43,11 @@ def make_algorithm(
             )
         if solver == "nenmf":
             return Algorithm(FastGradient(GRADIENT_STEPS), FastGradient(GRADIENT_STEPS))
+    # A-HALS leaves its sweeps early where they no longer move much. What may come in pieces is not
+    # left early, since how far it moves would depend on how it is cut.
     return Algorithm(
-        _update(solver, target_w, inner_sweeps(n, m, r)),
-        _update(solver, target_h, inner_sweeps(m, n, r)),
+        _update(solver, target_w, Hals(inner_sweeps(n, m, r))),
+        _update(solver, target_h, Hals(inner_sweeps(m, n, r), delta=0.01)),
         accelerate=solver == "auto",
     )
 
@@ -56,9 +58,9 @@ def inner_sweeps(own: int, other: int, r: int) -> int:
     return 1 + int(0.5 * ratio)
 
 
-def _update(solver: str, target: Target | None, sweeps: int) -> Update:
+def _update(solver: str, target: Target | None, ahals: Hals) -> Update:
     if target is None:
-        return Hals(FREE_SWEEPS) if solver == "auto" else Hals(sweeps, delta=0.01)
+        return Hals(FREE_SWEEPS) if solver == "auto" else ahals
     if solver == "l1-ahals":
         return PenalisedHals(1, zeros=target.hoyer)
     if solver == "auto":

@@ -19,10 +19,10 @@ except ImportError as error:  # pragma: no cover
 
 from .algorithms import make_algorithm
 from .alternating import Callback, Limits, Outcome, alternate
-from .arrays import like, norms
+from .arrays import is_tensor, like, norms
 from .constraints import make_target
 from .report import combined, printer
-from .sources import Source, common_scale, open_source, reject_unfit, unit_scale
+from .sources import Source, StreamedSource, TensorSource, common_scale, unit_scale
 
 
 class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -195,7 +195,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.hoyer_W_ = source.measure_codes(codes, target_w)
         self.hoyer_H_ = source.measure(self.components_, target_h)
         self._keep(outcome, samples.squared_norm)
-        return source.codes(codes)
+        return source.codes(codes, r)
 
     def transform(self, X: Any) -> Any:
         """The best non-negative codes of each sample, with the components as they are.
@@ -210,7 +210,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """
         check_is_fitted(self)
         source = self._source(X, reset=False)
-        return source.codes(source.encode(self.components_))
+        return source.codes(source.encode(self.components_), self.n_components_)
 
     def inverse_transform(self, X: Any) -> Any:
         """The samples that codes stand for.
@@ -227,13 +227,16 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return X @ self.components_
 
     def _source(self, X: Any, *, reset: bool) -> Source:
-        source = open_source(X)
+        source = _source_of_its_own(X)
         if source is not None:
             source.check()
             if reset:
                 self.n_features_in_ = source.shape[1]
-            else:
-                reject_unfit(source.shape[1], self.n_features_in_)
+            elif source.shape[1] != self.n_features_in_:
+                raise InvalidInput(
+                    f"X has {source.shape[1]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input"
+                )
             return source
         X = validate_data(
             self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=reset
@@ -276,3 +279,16 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _source_of_its_own(x: Any) -> Source | None:
+    """The source of an X that scikit-learn's validation knows nothing of; None for all others."""
+    if is_tensor(x):
+        return TensorSource(x)
+    if isinstance(x, np.memmap):
+        return StreamedSource(x)
+    if type(x).__module__.startswith("dask."):
+        from .dask import DaskSource
+
+        return DaskSource(x)
+    return None

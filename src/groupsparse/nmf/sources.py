@@ -15,7 +15,7 @@ from .sweeps import sweep
 from .updates import Update
 
 # The codes of new samples: swept until they move by less than this (squared, relative).
-ENCODE_SWEEPS, ENCODE_DELTA = 1000, 1e-18
+ENCODE_SWEEPS, ENCODE_DELTA = 1000, 1e-26
 
 
 class Source:
@@ -82,7 +82,7 @@ class Source:
         """A factor as this source computes with it: contiguous, in its dtype."""
         return np.ascontiguousarray(factor, dtype=self.dtype)
 
-    def codes(self, w: Any) -> Any:
+    def codes(self, w: Any, r: int) -> Any:
         """W as the user gets it, n × r."""
         return np.ascontiguousarray(w.T)
 
@@ -90,7 +90,7 @@ class Source:
         """The best codes for each sample, r × n."""
         h = self.own(h)
         gram = h @ h.T
-        return np.concatenate([_encode(block, h, gram) for block in self._blocks()], axis=1)
+        return np.concatenate([encode_block(block, h, gram) for block in self._blocks()], axis=1)
 
     def measure(self, rows: Any, target: Target | None) -> float:
         """The Hoyer measure that was reached."""
@@ -171,7 +171,7 @@ class TensorSource(Source):
             return factor.detach().to(self.x).contiguous()
         return self.x.new_tensor(np.asarray(factor))
 
-    def codes(self, w: Any) -> Any:
+    def codes(self, w: Any, r: int) -> Any:
         return w.T.contiguous()
 
     def _default_init(self) -> str:
@@ -181,31 +181,12 @@ class TensorSource(Source):
         return nndsvd(self.x.cpu().numpy(), r, init, seed)
 
     def encode(self, h: Any) -> Any:
-        return _encode(self.x, h, h @ h.T, sweeps=200)
+        return encode_block(self.x, h, h @ h.T)
 
 
-def _encode(x: Any, h: Any, gram: Any, sweeps: int = ENCODE_SWEEPS) -> Any:
+def encode_block(x: Any, h: Any, gram: Any) -> Any:
+    """The best non-negative codes of the samples in x, r × n."""
     cross = scores(x, h)
     w = cross * 0.0
-    sweep(w, cross, gram, sweeps=sweeps, delta=ENCODE_DELTA)
+    sweep(w, cross, gram, sweeps=ENCODE_SWEEPS, delta=ENCODE_DELTA)
     return w
-
-
-def open_source(x: Any) -> Source | None:
-    """The source of an X that scikit-learn knows nothing of; None for all others."""
-    if is_tensor(x):
-        return TensorSource(x)
-    if isinstance(x, np.memmap):
-        return StreamedSource(x)
-    if type(x).__module__.startswith("dask."):
-        from .dask import DaskSource
-
-        return DaskSource(x)
-    return None
-
-
-def reject_unfit(features: int, expected: int) -> None:
-    if features != expected:
-        raise InvalidInput(
-            f"X has {features} features, but GroupSparseNMF is expecting {expected} features"
-        )

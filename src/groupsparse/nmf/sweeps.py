@@ -59,7 +59,7 @@ def sweep(
     gain = np.ones(r) if gain is None else gain
     if isinstance(factor, np.ndarray):
         kind = factor.dtype
-        _compiled()(
+        _compiled_sweep()(
             factor,
             cross,
             gram,
@@ -99,10 +99,10 @@ def _sweep_tensor(
 
 
 @cache
-def _compiled() -> Any:
-    import numba
+def _compiled_sweep() -> Any:
+    from ..kernels._loops import _compiled as compiled
 
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(_sweep_array)
+    return compiled()(_sweep_array)
 
 
 def _sweep_array(

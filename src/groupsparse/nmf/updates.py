@@ -151,11 +151,9 @@ class ShrunkHals:
         )  # fmt: skip
         scaled = minima.clip(min=0) * like(scale, factor)[:, None]
         answer, multiplier = self.target.project(scaled, self.multiplier)
-        # Thresholds and rows answer each other with a delay of one update, and would swing.
-        change = DAMPING * (multiplier - self.multiplier)
-        self.multiplier = self.multiplier + change if np.any(self.multiplier) else multiplier
         answer = answer / like(scale, factor)[:, None]
-        self.remember(norms(answer), row_sums(answer if weights is None else answer * weights))
+        sums = row_sums(answer if weights is None else answer * weights)
+        self.settle(multiplier, norms(answer), sums)
         return answer
 
     def thresholds(self, n: int, fallback: Vector, own: Vector) -> tuple[Vector, Vector, Vector]:
@@ -177,6 +175,10 @@ class ShrunkHals:
         shift = np.divide(lost, self.spread, out=np.zeros_like(lost), where=self.spread > 0.0)
         return scale, shift, length / (length - lost)
 
-    def remember(self, length: Vector, sums: Vector) -> None:
+    def settle(self, multiplier: Multiplier, length: Vector, sums: Vector) -> None:
+        """Remember what the projection found, for the thresholds of the next update."""
         self.length = length
         self.spread = np.divide(sums, length, out=np.zeros_like(sums), where=length > 0.0)
+        # Thresholds and rows answer each other with a delay of one update, and would swing.
+        change = DAMPING * (multiplier - self.multiplier)
+        self.multiplier = self.multiplier + change if np.any(self.multiplier) else multiplier
