@@ -122,7 +122,9 @@ class Group:
         else:
             status = Status.CONVERGED if self.root.met else Status.STALLED
             total = 0.0 if jump is None else self.kernel.evaluate(mu)[0]
-            beside = any(item.may_overflow() for item in self.measured)
+            # The largest entries grow in a projection, and must not grow out of a small dtype.
+            limit = min(item.largest for item in self.measured)
+            beside = self._rescaled or (limit < 1e300 and self._longest() > 0.5 * limit)
             for item in self.measured:
                 item.open_target(beside=beside, keep=jump is not None)
             self.kernel.write(mu)
@@ -144,9 +146,17 @@ class Group:
             dual,
         )
 
+    @property
+    def _rescaled(self) -> bool:
+        return any(item.exponent is not None for item in self.measured)
+
+    def _longest(self) -> float:
+        sides = (self.root.mu,) if self.root.jump is None else self.root.jump
+        return max(self.kernel.longest(mu) for mu in sides)
+
     def average(self) -> float:
         """The average Hoyer measure of what is in the targets now."""
-        if any(item.exponent is not None for item in self.measured):
+        if self._rescaled:
             measures = [
                 np.ravel(np.asarray(hoyer(item.target, axis=item.axes, weights=item.weights)))
                 for item in self.measured

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from .errors import InvalidInput, NonFiniteInput, UnsupportedType
 
 Axis = int | Sequence[int] | None
+NO_EXPONENT = -(1 << 20)
+BIG = 1e300  # a threshold that leaves nothing of any vector in range
+LARGEST = {size: float(np.finfo(f"f{size}").max) for size in (2, 4, 8)}
 FLOATS = (np.float16, np.float32, np.float64)
 
 
@@ -36,6 +39,13 @@ class Block:
     top: float  # Σ ‖w‖₂ β over the vectors
     rate: float | NDArray[np.float64]
     out: NDArray[Any] | None = None
+
+    def threshold(self, mu: float) -> float | NDArray[np.float64]:
+        """t = μ·rate of every vector; finite, so that no weight of 0 turns it into a NaN."""
+        if isinstance(self.rate, float):
+            return min(mu * self.rate, BIG)
+        with np.errstate(over="ignore"):
+            return np.minimum(mu * self.rate, BIG)
 
     @property
     def vectors(self) -> int:
@@ -65,20 +75,15 @@ class Item:
     names: list[str] | None = None  # of the vectors, where the array was put together from several
     exponent: NDArray[np.intp] | None = None  # powers of two taken out of the block's vectors
 
+    @property
+    def largest(self) -> float:
+        """The largest number that the target can hold."""
+        return LARGEST[self.array.itemsize]
+
     def copy(self) -> None:
         """Answer with the input itself."""
         if self.target is not self.array:
             np.copyto(self.target, self.array)  # type: ignore[arg-type]
-
-    def may_overflow(self) -> bool:
-        """Whether the largest entries, which grow in a projection, might leave the dtype's range.
-
-        Only rescaled blocks and float16 can; other values were found to be far from the limits.
-        """
-        if self.exponent is not None:
-            return True
-        limit = 65504.0 / math.sqrt(math.prod(self.array.shape[a] for a in self.axes))
-        return self.array.itemsize == 2 and bool((np.abs(self.array) > limit).any())
 
     def open_target(self, *, beside: bool, keep: bool) -> None:
         """Where the kernel is to write: into the target, or beside it where that cannot be viewed.
@@ -99,11 +104,10 @@ class Item:
             return
         with np.errstate(over="ignore"):
             largest = np.abs(self._answered()).max()
-        limit = float(np.finfo(self.target.dtype).max)
-        if not largest <= limit:
+        if not largest <= self.largest:
             raise InvalidInput(
                 f"{self.name}: an entry of the answer is {largest}, out of the range of "
-                f"{self.target.dtype} (largest {limit}); scale the vectors down first"
+                f"{self.target.dtype} (largest {self.largest}); scale the vectors down first"
             )
 
     def _answered(self) -> NDArray[Any]:
@@ -137,7 +141,7 @@ class Item:
         """The smallest and the largest power of two among the largest entries of the vectors."""
         assert self.block is not None
         largest = np.abs(self.block.values).max(axis=1)
-        self.exponent = np.where(largest > 0.0, np.frexp(largest)[1], 0)
+        self.exponent = np.where(largest > 0.0, np.frexp(largest)[1], NO_EXPONENT)
         some = self.exponent[largest > 0.0]
         return (int(some.min()), int(some.max())) if some.size else (0, 0)
 
@@ -145,6 +149,7 @@ class Item:
         """Scale every vector to about 1 by a power of two; its threshold rate goes along."""
         block = self.block
         assert block is not None and self.exponent is not None
+        self.exponent[self.exponent == NO_EXPONENT] = middle  # zero vectors
         values = np.ldexp(block.values.astype(np.float64), -self.exponent[:, None])
         rate = np.ldexp(block.beta, np.clip(middle - self.exponent, -1000, 1000))
         self.block = Block(values, block.weights, block.beta, block.top, rate)

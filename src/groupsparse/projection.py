@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .bundle import Single, bundle, refuse_overlap
+from .bundle import Single, bundle, is_tensor, refuse_overlap
 from .errors import InvalidInput
 from .group import Certificate, Group
 from .layout import Axis, checked_target
@@ -75,6 +75,12 @@ def project(
     >>> round(gs.average_hoyer(z), 10)
     0.8
     """
+    if is_tensor(vectors) or _all_tensors(vectors):
+        from . import autograd
+
+        return autograd.project(  # type: ignore[no-any-return]
+            vectors, checked_target(hoyer), axis, weights, tol, _multiplier(start), kernel
+        )
     return _run(vectors, hoyer, axis, weights, tol, start, kernel)  # type: ignore[no-any-return]
 
 
@@ -229,6 +235,22 @@ def project_each_(
             [tensors] if shared else values, groups, certificates, strict=True
         )
     ]
+
+
+def solve_quietly(vectors: V, hoyer: float, **options: Any) -> tuple[V, float]:
+    """The answer and its multiplier without the other parts of the certificate."""
+    given = bundle(vectors, options["axis"], options["weights"], in_place=False)
+    group = Group(given.items, hoyer, options["kernel"])
+    group.solve(_checked_tol(options["tol"]), options["start"])
+    multiplier = group.write(certify=False).multiplier
+    return given.finish(), multiplier
+
+
+def _all_tensors(vectors: Any) -> bool:
+    if not isinstance(vectors, Mapping | list | tuple):
+        return False
+    members = vectors.values() if isinstance(vectors, Mapping) else vectors
+    return len(vectors) > 0 and all(is_tensor(member) for member in members)
 
 
 def _run(

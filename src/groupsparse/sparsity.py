@@ -43,7 +43,7 @@ def hoyer(x: Any, *, axis: Axis = -1, weights: Any = None) -> Any:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        from .kernels.torch_eager import hoyer_of_tensor
+        from .tensors import hoyer_of_tensor
 
         return hoyer_of_tensor(x, axis, weights)
     array = real_array(x, "x")

@@ -48,7 +48,8 @@ class _Sides:
         at = tuple(i[rows] for i in self.index)
         where = (at[0],) if len(at) == 1 else (at[0], slice(None), at[1])
         length = (self.magnitude[rows] * x).sum(axis=1, keepdims=True)
-        out[where] = np.copysign(length * x, self.block.values[where]) + 0.0
+        with np.errstate(over="ignore"):  # the range is checked before anything is handed out
+            out[where] = np.copysign(length * x, self.block.values[where]) + 0.0
 
 
 def resolve(
@@ -70,9 +71,11 @@ def resolve(
             change = (sides.magnitude[ties] * (x - sides.high[ties])).sum(axis=1)
             gain += float((change * sides.scale[ties]).sum())
         missing -= room
-        if missing <= 0.0:
-            return Status.TIE, gain
-    return Status.CORNER, gain + _fill_corners(blocks, lo, hi, missing)
+    corners = missing > 0.0 and any(sides.empty.any() for sides in _jumping(blocks, lo, hi))
+    if corners:
+        return Status.CORNER, gain + _fill_corners(blocks, lo, hi, missing)
+    # Where no vector jumps, rounding alone kept the total from meeting the level more closely.
+    return Status.TIE if room > 0.0 else Status.CONVERGED, gain
 
 
 def _jumping(blocks: Sequence[Block], lo: float, hi: float) -> Iterator[_Sides]:
@@ -94,16 +97,19 @@ def _sides(block: Block, index: tuple[NDArray[np.intp], ...], lo: float, hi: flo
         weight = np.ones((1, block.length))
     else:
         weight = np.broadcast_to(block.weights, block.values.shape)[where]
-    rate = np.broadcast_to(block.rate, block.grid)[index][:, None]
+    rate = np.broadcast_to(block.rate, block.grid)[index]
     beta = np.broadcast_to(block.beta, block.grid)[index]
-    low, empty = _answer(magnitude, weight, lo * rate)
-    high, _ = _answer(magnitude, weight, hi * rate)
+    below, above = (
+        np.broadcast_to(block.threshold(mu), block.grid)[index][:, None] for mu in (lo, hi)
+    )
+    low, empty = _answer(magnitude, weight, below)
+    high, _ = _answer(magnitude, weight, above)
     low_term = beta * (low * weight).sum(axis=1)
     high_term = beta * (high * weight).sum(axis=1)
     alive = magnitude.any(axis=1)
     return _Sides(
         block, index, magnitude, weight, low, high, empty, low_term * alive, high_term * alive,
-        beta / rate[:, 0],
+        beta / rate,
     )
 
 
@@ -125,7 +131,6 @@ def _select(sides: _Sides, rows: NDArray[np.bool_]) -> _Sides:
 
 def _answer(magnitude: Array, weight: Array, t: Array) -> tuple[Array, NDArray[np.bool_]]:
     """x at the threshold, and which vectors have nothing left above it."""
-    t = np.minimum(t, 1e300)
     excess = np.maximum(magnitude - t * weight, 0.0)
     norm = np.sqrt((excess * excess).sum(axis=1, keepdims=True))
     empty = norm[:, 0] == 0.0

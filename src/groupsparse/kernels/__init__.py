@@ -40,6 +40,9 @@ class Kernel(Protocol):
     def objective(self, mu: float) -> tuple[float, float]:
         """Σ xᵢᵀ|cᵢ| and Σ xᵢᵀ(|cᵢ| − tᵢwᵢ) at x = x[μ]."""
 
+    def longest(self, mu: float) -> float:
+        """The largest ‖zᵢ[μ]‖₂ of the vectors that are not 1-sparse."""
+
     def write(self, mu: float) -> None:
         """Write z[μ] into the ``out`` of every block."""
 

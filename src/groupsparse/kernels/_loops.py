@@ -15,20 +15,22 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-# NaNs must survive (they are how bad input is found), so only reordering is allowed.
-def _jit(function: Any) -> Any:
-    options = {
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": {"reassoc", "contract", "nsz"},
-    }
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep compiled code in: compile in every process
-        return njit(**options)(function)
+from ..layout import BIG
+
+def _compiled(**options: Any) -> Any:
+    def compile_lazily(function: Any) -> Any:
+        try:
+            return njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        except RuntimeError:  # no folder to keep compiled code in: compile in every process
+            return njit(nogil=True, error_model="numpy", **options)(function)
+
+    return compile_lazily
 
 
-BIG = 1e300  # a threshold that leaves nothing, where μ times the rate of a rescaled vector overflows
+# NaNs must survive (they are how bad input is found), so only the order of sums is set free.
+_jit = _compiled(fastmath={"reassoc", "contract", "nsz"})
+_exact_jit = _compiled()
+_inlined_jit = _compiled(forceinline=True, fastmath=False)  # unsaid, it would inherit
 CHUNK = 256  # entries of a row summed in the data's own precision
 LINES, TILE = 64, 4096  # lines and columns of a tile, where vectors are columns
 
@@ -58,12 +60,12 @@ def sums_of_rows(values, mu, rate, beta, s, q, excess):  # type: ignore[no-untyp
     return total * beta, slope * beta * rate
 
 
-@_jit
-def sums_of_weighted(values, weights, mu, rate, s, q, n, excess):  # type: ignore[no-untyped-def]
+@_exact_jit
+def sums_of_weighted(values, weights, threshold, s, q, n, excess):  # type: ignore[no-untyped-def]
     """The three sums and the excess of every vector values[a, :, b] with weights."""
     for a in range(values.shape[0]):
         for b in range(values.shape[2]):
-            t = mu * rate[a, b]
+            t = threshold[a, b]
             s1 = s2 = s0 = 0.0
             for j in range(values.shape[1]):
                 w = weights[a, j, b]
@@ -74,6 +76,12 @@ def sums_of_weighted(values, weights, mu, rate, s, q, n, excess):  # type: ignor
                 s2 += d * d
                 s0 += w * w if d > 0.0 else 0.0
             s[a, b], q[a, b], n[a, b] = s1, s2, s0
+
+
+@_inlined_jit
+def _over(v, hi, tail):  # type: ignore[no-untyped-def]
+    """|c| − t with t = hi + tail; compiled strictly, or the two would be added up beforehand."""
+    return (v - hi) - tail
 
 
 @_jit
@@ -113,7 +121,7 @@ def scan_rows(  # type: ignore[no-untyped-def]
             x1 = x2 = x0 = zero
             for j in range(len(line)):
                 v = abs(line[j])
-                d = (v - hi) - tail
+                d = _over(v, hi, tail)
                 above = one if d > zero else zero
                 d *= above  # NaN × 0 is NaN: bad input shows in the sum
                 x1 += d
@@ -125,7 +133,7 @@ def scan_rows(  # type: ignore[no-untyped-def]
             if lo < hi:
                 for j in range(len(line)):
                     v = abs(line[j])
-                    flags[j] = (v > lo) & ((v - hi) - tail <= zero)
+                    flags[j] = (v > lo) & (_over(v, hi, tail) <= zero)
                 for j in range(len(line), CHUNK):
                     flags[j] = 0
                 k = collect(line, flags, words, band, k, end)
@@ -140,11 +148,12 @@ def sums_of_band(  # type: ignore[no-untyped-def]
 ):
     """Σ βs/√q, its slope, Σ xᵀ|c|, Σ √q at μ, from the sums at ``mu_high`` and the entries below.
 
+    Then the length of the longest answer, and how many squares were too small to be trusted.
+
     Moving a threshold down adds positive terms only, so nothing cancels. ``factor`` is what the
     excess of each vector has to be multiplied by in the answer, 0 where nothing is left of it.
-    The last number counts the vectors whose squares are too small to be trusted.
     """
-    total = slope = primal = value = 0.0
+    total = slope = primal = value = longest = 0.0
     faint = 0
     for vector in range(first, last):
         share, b = rate[vector * step], beta[vector * step]
@@ -169,16 +178,18 @@ def sums_of_band(  # type: ignore[no-untyped-def]
             term = s1 / root
             total += b * term
             slope += b * share * (term * term - s0) / root
-            primal += (s2 + t * s1) / root * (b / share)
+            length = (s2 + t * s1) / root
+            longest = max(longest, length)
+            primal += length * (b / share)
             value += root * (b / share)
             factor[vector] = 1.0 + t * s1 / s2
         else:
             total += b
             factor[vector] = 0.0
-    return total, slope, primal, value, faint
+    return total, slope, primal, value, longest, faint
 
 
-@_jit
+@_exact_jit
 def write_rows(  # type: ignore[no-untyped-def]
     flat, out, one, pitch, out_pitch, n, piece, pieces, first, last, high, rest, step, factor
 ):
@@ -227,10 +238,10 @@ def scan_columns(  # type: ignore[no-untyped-def]
                 l3 = cube[a, g + 2, b : b + width] if g + 2 < stop else blank[:width]
                 l4 = cube[a, g + 3, b : b + width] if g + 3 < stop else blank[:width]
                 for i in range(width):
-                    d1 = (abs(l1[i]) - hi) - tail
-                    d2 = (abs(l2[i]) - hi) - tail
-                    d3 = (abs(l3[i]) - hi) - tail
-                    d4 = (abs(l4[i]) - hi) - tail
+                    d1 = _over(abs(l1[i]), hi, tail)
+                    d2 = _over(abs(l2[i]), hi, tail)
+                    d3 = _over(abs(l3[i]), hi, tail)
+                    d4 = _over(abs(l4[i]), hi, tail)
                     n1 = one if d1 > zero else zero
                     n2 = one if d2 > zero else zero
                     n3 = one if d3 > zero else zero
@@ -247,7 +258,7 @@ def scan_columns(  # type: ignore[no-untyped-def]
                         line = cube[a, line_at, b : b + width]
                         for i in range(width):
                             v = abs(line[i])
-                            flags[i] = (v > lo) & ((v - hi) - tail <= zero)
+                            flags[i] = (v > lo) & (_over(v, hi, tail) <= zero)
                         for w in range((width + 7) // 8):
                             if words[w] != 0:
                                 for i in range(8 * w, min(8 * w + 8, width)):
@@ -278,7 +289,7 @@ def sort_band(values, owner, held, offset, band):  # type: ignore[no-untyped-def
         offset[vector] -= held[vector]
 
 
-@_jit
+@_exact_jit
 def write_columns(cube, out, one, a, top, bottom, left, right, hi, tail, factor):  # type: ignore[no-untyped-def]
     """:func:`write_rows` for cube[a, top:bottom, left:right]."""
     zero = one - one

@@ -15,7 +15,7 @@ import numpy as np
 from ..dual import Point, find_root
 from ..layout import Block
 from . import SMALL, Kernel, NotFinite, OutOfRange, _loops
-from .numba_parts import Columns, Part, Rows
+from .numba_parts import Columns, Part, Rows, Sums
 from .pool import run
 from .reference import Part as ReferencePart
 from .reference import ReferenceKernel
@@ -50,7 +50,7 @@ class _SmallPart(ReferencePart):
 
     def evaluate(self, mu: float) -> tuple[float, float]:
         block = self.block
-        self.mu, self.threshold = mu, mu * block.rate
+        self.mu, self.threshold = mu, block.threshold(mu)
         total, slope = _loops.sums_of_rows(
             self.magnitude, mu, block.rate, block.beta, self.s, self.q, self.excess
         )
@@ -64,7 +64,6 @@ class _WeightedPart(ReferencePart):
         shape = (*block.values.shape, 1)[:3]
         grid = (shape[0], shape[2])
         weights = 1.0 if block.weights is None else block.weights
-        self.rate = np.ascontiguousarray(np.broadcast_to(block.rate, block.grid)).reshape(grid)
         self.cubes = self.magnitude.reshape(shape), np.ascontiguousarray(
             np.broadcast_to(weights, block.values.shape)
         ).reshape(shape)
@@ -72,8 +71,11 @@ class _WeightedPart(ReferencePart):
         self.out = self.excess.reshape(shape)
 
     def sum_up(self, mu: float) -> None:
-        self.mu, self.threshold = mu, mu * self.block.rate
-        _loops.sums_of_weighted(*self.cubes, mu, self.rate, *self.sums, self.out)
+        self.mu, self.threshold = mu, self.block.threshold(mu)
+        threshold = np.ascontiguousarray(np.broadcast_to(self.threshold, self.block.grid))
+        _loops.sums_of_weighted(
+            *self.cubes, threshold.reshape(self.sums[0].shape), *self.sums, self.out
+        )
 
 
 class NumbaKernel:
@@ -88,6 +90,9 @@ class NumbaKernel:
         ]
         self.size = sum(part.size for part in self.parts)
         self.low = self.high = -1.0  # the bracket that the parts can answer for
+        self.summed: list[Sums] = []
+        self.summed_at = -1.0
+        self.asked = -1.0  # the last μ that needed a pass
         self.passes = 0
 
     def begin(self, level: float, start: float | None) -> Sequence[Point]:
@@ -115,8 +120,6 @@ class NumbaKernel:
         return known
 
     def evaluate(self, mu: float) -> tuple[float, float]:
-        if not self.low <= mu <= self.high:
-            self._scan(mu, mu)
         sums = self._sums(mu)
         return sum(found[0] for found in sums), sum(found[1] for found in sums)
 
@@ -125,13 +128,15 @@ class NumbaKernel:
         return max(part.upper() for part in self.parts) * (1.0 + 2.0**-50)
 
     def objective(self, mu: float) -> tuple[float, float]:
-        self.evaluate(mu)
-        found = [(primal, value) for _, _, primal, value, _ in self._sums(mu)]
+        found = [(primal, value) for _, _, primal, value, _, _ in self._sums(mu)]
         found += [part.corner_objective(mu) for part in self.parts]
         return sum(primal for primal, _ in found), sum(value for _, value in found)
 
+    def longest(self, mu: float) -> float:
+        return max(length for _, _, _, _, length, _ in self._sums(mu))
+
     def write(self, mu: float) -> None:
-        self.evaluate(mu)
+        self._sums(mu)
         self.passes += 1
         corners = [part.corners() for part in self.parts]  # before they are overwritten
         run([task for part in self.parts for task in part.write_tasks(mu)])
@@ -141,11 +146,23 @@ class NumbaKernel:
     def _point(self, mu: float) -> Point:
         return Point(mu, *self.evaluate(mu))
 
-    def _sums(self, mu: float) -> list[tuple[float, float, float, float, int]]:
-        found = run([task for part in self.parts for task in part.sum_tasks(mu, self.high)])
-        if any(faint for *_, faint in found):
-            raise OutOfRange
-        return found
+    def _sums(self, mu: float) -> list[Sums]:
+        """The sums at μ; the parts keep the factors that belong to them for the write."""
+        if mu != self.summed_at:
+            if not self.low <= mu <= self.high:
+                self._scan_around(mu)
+            tasks = [task for part in self.parts for task in part.sum_tasks(mu, self.high)]
+            self.summed, self.summed_at = run(tasks), mu
+            if any(faint for *_, faint in self.summed):
+                raise OutOfRange
+        return self.summed
+
+    def _scan_around(self, mu: float) -> None:
+        """A plain pass, but once the steps are small also the entries that the next will need."""
+        reach = 0.25 * abs(mu - self.asked)
+        self.asked = mu
+        if not (0.0 < reach < 0.01 * mu and self._scan(mu - reach, mu + reach)):
+            self._scan(mu, mu)
 
     def _scan(self, low: float, high: float) -> bool:
         """Sum up above ``high`` and keep the entries above ``low``; False if they are too many."""
@@ -154,7 +171,7 @@ class NumbaKernel:
         kept = all(end <= capacity for end, capacity in ends)
         for part in self.parts:
             part.settle(kept)
-        self.low, self.high = (low if kept else high), high
+        self.low, self.high, self.summed_at = (low if kept else high), high, -1.0
         if not all(part.sound() for part in self.parts):
             raise OutOfRange if all(part.finite() for part in self.parts) else NotFinite
         return kept

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import KernelUnavailable
-from ..layout import Block
+from ..layout import BIG, Block
 from . import _loops
 
 Array = NDArray[np.float64]
 Corners = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[Any]]
-Sums = tuple[float, float, float, float, int]
+Sums = tuple[float, float, float, float, float, int]
 PIECE = 1 << 16  # longer vectors are summed up piece by piece
 TASK = 1 << 19  # entries that are worth handing to another core
 TASKS = 8  # fixed, so that results do not depend on the number of cores
@@ -91,8 +91,8 @@ class Part:
     def thresholds(self, low: float, high: float) -> tuple[NDArray[Any], ...]:
         """Per vector: the low one, and the high one as a sum of two numbers of the data's dtype."""
         with np.errstate(over="ignore"):
-            exact = np.minimum(high * self.rate, _loops.BIG)
-            bottom = np.minimum(low * self.rate, _loops.BIG)
+            exact = np.minimum(high * self.rate, BIG)
+            bottom = np.minimum(low * self.rate, BIG)
         head = exact.astype(self.dtype)
         tail = (exact - head).astype(self.dtype)
         lowest = bottom.astype(self.dtype)
@@ -144,11 +144,8 @@ class Part:
         if vectors.size == 0:
             return 0.0, 0.0
         every = vectors * self.step
-        scale = self.beta[every] / self.rate[every]
-        magnitude = np.abs(value).astype(np.float64)
-        with np.errstate(over="ignore"):
-            threshold = np.minimum(mu * self.rate[every], _loops.BIG)
-        return float((magnitude * scale).sum()), float(((magnitude - threshold) * scale).sum())
+        primal = np.abs(value).astype(np.float64) * (self.beta[every] / self.rate[every])
+        return float(primal.sum()), float((primal - mu * self.beta[every]).sum())
 
     def some(self, vectors: NDArray[np.intp]) -> NDArray[Any]:
         """Copies of these vectors, one per row."""

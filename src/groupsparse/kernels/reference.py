@@ -58,6 +58,9 @@ class ReferenceKernel:
         pairs = [part.objective(mu) for part in self.parts]
         return sum(primal for primal, _ in pairs), sum(value for _, value in pairs)
 
+    def longest(self, mu: float) -> float:
+        return max(part.longest(mu) for part in self.parts)
+
     def write(self, mu: float) -> None:
         self.passes += 1
         for part in self.parts:
@@ -93,7 +96,7 @@ class Part:
     def sum_up(self, mu: float) -> None:
         """The three sums at μ, taken around the threshold, never as S₂ − 2tS₁ + Nt²."""
         block, d = self.block, self.excess
-        t = self.threshold = mu * block.rate
+        t = self.threshold = block.threshold(mu)
         spread = t if isinstance(t, float) else t[:, None]
         w = block.weights
         np.subtract(self.magnitude, spread if w is None else spread * w, out=d)
@@ -162,9 +165,17 @@ class Part:
         root = np.sqrt(np.where(live, self.q, 1.0))
         _, weight, magnitude = self._corner()
         primal = np.where(live, (self.q + self.threshold * self.s) / root, magnitude)
-        value = np.where(live, root, magnitude - self.threshold * weight)
         scale = self.block.beta / self.block.rate  # 1, but for vectors that were rescaled
-        return float((primal * scale).sum()), float((value * scale).sum())
+        below = magnitude * scale - mu * self.block.beta * weight
+        value = np.where(live, root * scale, below)
+        return float((primal * scale).sum()), float(value.sum())
+
+    def longest(self, mu: float) -> float:
+        if mu != self.mu:
+            self.sum_up(mu)
+        live = self.q > 0.0
+        length = (self.q + self.threshold * self.s) / np.sqrt(np.where(live, self.q, 1.0))
+        return float(np.where(live, length, 0.0).max())
 
     def write(self, mu: float) -> None:
         if mu != self.mu:
@@ -184,7 +195,8 @@ class Part:
             _add_at(self.excess, at, corner)
         self.mu = -1.0  # the sums no longer belong to what is in ``excess``
         np.copysign(self.excess, self.block.values, out=self.excess)
-        np.add(self.excess, 0.0, out=out, casting="same_kind")  # turns -0.0 into 0.0
+        with np.errstate(over="ignore"):  # the range is checked before anything is handed out
+            np.add(self.excess, 0.0, out=out, casting="same_kind")  # turns -0.0 into 0.0
 
 
 def corner_of(magnitude: Array, weight: Array, threshold: Any) -> NDArray[np.intp]:
@@ -195,7 +207,7 @@ def corner_of(magnitude: Array, weight: Array, threshold: Any) -> NDArray[np.int
     as 1.
     """
     t = threshold if isinstance(threshold, float) else threshold[:, None]
-    depth = magnitude - np.minimum(t, 1e300) * (weight - weight.min(axis=1, keepdims=True))
+    depth = magnitude - t * (weight - weight.min(axis=1, keepdims=True))
     best = depth == depth.max(axis=1, keepdims=True)
     best |= ~magnitude.any(axis=1, keepdims=True)
     return np.where(best, weight, np.inf).argmin(axis=1)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..layout import Block
+from ..layout import BIG, Block
 from . import NotFinite, OutOfRange
 from .reference import LARGEST_SQUARE, SMALLEST_SQUARE, ReferenceKernel
 
@@ -32,18 +33,20 @@ def working_dtype(device: torch.device) -> torch.dtype:
 class _Part:
     def __init__(self, block: Block) -> None:
         self.block = block
-        self.values = torch.as_tensor(block.values)
+        self.values = as_tensor(block.values)
         self.dtype = working_dtype(self.values.device)
         self.magnitude = self.values.abs().to(self.dtype)
         self.weight = None if block.weights is None else self._tensor(block.weights)
         self.beta, self.rate = self._tensor(block.beta), self._tensor(block.rate)
 
     def _tensor(self, x: Any) -> Tensor:
-        return torch.as_tensor(x, dtype=self.dtype, device=self.values.device)
+        return as_tensor(np.asarray(x) if isinstance(x, float) else x).to(
+            device=self.values.device, dtype=self.dtype
+        )
 
     def _sums(self, mu: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Threshold, excess and the three sums at μ."""
-        t = (mu * self.rate).clamp(max=1e300 if self.dtype == torch.float64 else 1e30)
+        t = (mu * self.rate).clamp(max=BIG if self.dtype == torch.float64 else 1e30)
         spread = t.unsqueeze(1) if t.ndim else t
         w = self.weight
         d = (self.magnitude - (spread if w is None else spread * w)).clamp_(min=0.0)
@@ -54,12 +57,10 @@ class _Part:
 
     def begin(self) -> tuple[float, float]:
         _, _, _, q, _ = self._sums(0.0)
-        smallest = q[self.magnitude.amax(1) > 0.0].min() if bool((q > 0.0).any()) else q.max() + 1.0
-        if not (float(q.max()) < LARGEST_SQUARE and float(smallest) > SMALLEST_SQUARE):
-            if not bool(self.magnitude.isfinite().all()):
-                raise NotFinite
-            if bool((self.magnitude > 0.0).any()):
-                raise OutOfRange
+        smallest = q[self.magnitude.amax(1) > 0.0]
+        largest = float(q.max())
+        if not largest < LARGEST_SQUARE or bool((smallest < SMALLEST_SQUARE).any()):
+            raise OutOfRange if bool(self.magnitude.isfinite().all()) else NotFinite
         return self.evaluate(0.0)
 
     def evaluate(self, mu: float) -> tuple[float, float]:
@@ -100,9 +101,13 @@ class _Part:
         live, root = q > 0.0, q.sqrt()
         _, weight, magnitude = self._corner(t)
         primal = torch.where(live, (q + t * s) / torch.where(live, root, 1.0), magnitude)
-        value = torch.where(live, root, magnitude - t * weight)
         scale = self.beta / self.rate
-        return float((primal * scale).sum()), float((value * scale).sum())
+        value = torch.where(live, root * scale, magnitude * scale - mu * self.beta * weight)
+        return float((primal * scale).sum()), float(value.sum())
+
+    def longest(self, mu: float) -> float:
+        t, _, s, q, _ = self._sums(mu)
+        return float(torch.where(q > 0.0, (q + t * s) / q.sqrt(), 0.0).max())
 
     def write(self, mu: float) -> None:
         t, d, s, q, _ = self._sums(mu)
@@ -111,8 +116,15 @@ class _Part:
         z = d.mul_(factor.unsqueeze(1))
         at, _, magnitude = self._corner(t)
         z.scatter_add_(1, at.unsqueeze(1), torch.where(live, 0.0, magnitude).unsqueeze(1))
-        out = torch.as_tensor(self.block.out)
+        out = as_tensor(self.block.out)
         out.copy_(z.copysign_(self.values).add_(0.0))  # adding 0 turns -0.0 into 0.0
+
+
+def as_tensor(x: Any) -> Tensor:
+    """A tensor over the same memory; NumPy arrays that PyTorch cannot share are copied."""
+    if isinstance(x, np.ndarray) and (not x.flags.writeable or min(x.strides, default=0) < 0):
+        x = x.copy()
+    return torch.as_tensor(x)
 
 
 def _just_above(mu: Tensor) -> float:
