@@ -3,6 +3,9 @@
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
@@ -47,3 +50,13 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "min_reported_time": 5,
 }
+
+
+def setup(app: Sphinx) -> None:
+    """Leave out the methods that come from other libraries' base classes."""
+
+    def skip(app: Sphinx, what: str, name: str, thing: object, skipped: bool, options: Any) -> Any:
+        module = getattr(thing, "__module__", None) or "groupsparse"
+        return None if module.startswith("groupsparse") else True
+
+    app.connect("autodoc-skip-member", skip)

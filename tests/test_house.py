@@ -111,7 +111,14 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize(("module", "missing", "extra"), [("groupsparse.prune", "torch", "torch")])
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("groupsparse.nmf", "sklearn", "sklearn"),
+        ("groupsparse.prune", "torch", "torch"),
+        ("groupsparse.prune", "safetensors", "torch"),
+    ],
+)
 def test_a_missing_extra_is_named(module: str, missing: str, extra: str) -> None:
     program = f"import sys; sys.modules['{missing}'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
