@@ -79,9 +79,9 @@ def _draw(points: list[dict[str, Any]]) -> None:
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
     entries = [point["entries"] for point in points]
-    for name, marker in (("project_", "o"), ("copyto", "s")):
+    for name, marker, color in (("project_", "o", "#0072B2"), ("copyto", "s", "#D55E00")):
         seconds = [point["seconds"][name] for point in points]
-        axes.loglog(entries, seconds, marker=marker, label=name)
+        axes.loglog(entries, seconds, marker=marker, color=color, label=name)
     last = points[-1]
     line = [last["seconds"]["project_"] * count / last["entries"] for count in entries]
     axes.loglog(entries, line, ":", color="0.5", label="proportional")
