@@ -189,6 +189,16 @@ def test_a_failed_write_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["model.safetensors"]
 
 
+def test_whoever_reads_the_old_file_goes_on_reading_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    prune.save(network(), path)
+    before = path.read_bytes()
+    with path.open("rb") as reader:
+        prune.save(network(), path)
+        assert reader.read() == before  # another file has taken its place
+    assert path.read_bytes() != before
+
+
 def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     model = network()

@@ -137,6 +137,7 @@ def test_resuming_is_bit_identical(mlp: nn.Module, budget: str, stop_at: int) ->
     states = torch.load(file, weights_only=True)
     for part, state in zip((second, optimizer, inducer), states, strict=True):
         part.load_state_dict(state)
+    assert inducer.state_dict() == states[2]
     train(second, optimizer, stop_at, 20)
     assert all(map(torch.equal, straight.parameters(), second.parameters()))
 

@@ -164,7 +164,7 @@ def pack(tensor: Tensor) -> tuple[PackedMask, Tensor] | None:
         return None
     flat = tensor.contiguous().view(-1)
     kept = flat.view(pattern) != 0
-    if packed_bytes(tensor.numel(), int(kept.sum()), tensor.itemsize) >= tensor.nbytes:
+    if packed_bytes(tensor.numel(), int(kept.count_nonzero()), tensor.itemsize) >= tensor.nbytes:
         return None
     return PackedMask.pack(kept.view(tensor.shape)), flat[kept]
 
@@ -255,7 +255,7 @@ class _Reader:
         mask = PackedMask(self._file.get_tensor(f"{name}:bits"), tuple(entry["shape"]))
         values = self._file.get_tensor(f"{name}:values")
         kept = mask.unpack()
-        if int(kept.sum()) != values.numel():
+        if int(kept.count_nonzero()) != values.numel():
             raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
         dense = torch.zeros(mask.shape, dtype=values.dtype)
         dense[kept] = values

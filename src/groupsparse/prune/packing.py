@@ -65,4 +65,4 @@ class PackedMask:
     @property
     def zeros(self) -> int:
         """How many entries are zero."""
-        return self.numel - int(self.unpack().sum())
+        return self.numel - int(self.unpack().count_nonzero())
