@@ -29,7 +29,7 @@ def test_a_report_counts(convnet: nn.Module) -> None:
         assert row.zeros == int((weight == 0).sum())
         assert row.hoyer == pytest.approx(float(gs.hoyer(weight.flatten(1)).mean()))
         assert row.bytes == 4 * weight.numel()
-        assert row.bytes_saved == -(-weight.numel() // 8) + 4 * int((weight != 0).sum())
+        assert row.file_bytes == -(-weight.numel() // 8) + 4 * int((weight != 0).sum())
     everything = [f for w in weights for f in w.flatten(1)]
     assert found.total.hoyer == pytest.approx(gs.average_hoyer(everything))
     text = str(found)

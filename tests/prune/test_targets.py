@@ -123,6 +123,19 @@ def test_vectors(layer: nn.Module, kind: str, count: int, length: int) -> None:
     assert torch.equal(like_parameter(rows, view, axes, target.parameter.shape), target.parameter)
 
 
+class Conv1D(nn.Module):
+    """As in Hugging Face's GPT-2: a Linear whose matrix is inputs × outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 4))
+
+
+def test_a_linear_layer_that_lies_on_its_side() -> None:
+    (target,) = prune.select(Conv1D(), "Conv1D")
+    assert as_rows(*vector_view(target, "filter")).shape == (4, 6)
+
+
 def test_filters_of_a_transposed_convolution_make_one_output_channel() -> None:
     layer = nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False)
     (target,) = prune.select(layer, DEFAULT_TARGETS)

@@ -30,7 +30,7 @@ class Row:
     hoyer: float
     budget: float
     bytes: int
-    bytes_saved: int
+    file_bytes: int
 
     @property
     def sparsity(self) -> float:
@@ -46,7 +46,7 @@ class Report:
     ----------
     rows : tuple of Row
         name, shape, parameters, zeros, sparsity, hoyer, budget (the layer's share of its group's
-        density), bytes in memory, and bytes_saved, the size in a file of ``prune.save``.
+        density), bytes in memory, and file_bytes, the size in a file of ``prune.save``.
     total : Row
         All of them together.
 
@@ -62,7 +62,17 @@ class Report:
     total: Row
 
     def __str__(self) -> str:
-        header = ("", "shape", "parameters", "zeros", "sparsity", "Hoyer", "budget", "kB", "saved")
+        header = (
+            "",
+            "shape",
+            "parameters",
+            "zeros",
+            "sparsity",
+            "Hoyer",
+            "budget",
+            "kB",
+            "in file",
+        )
         lines = [header, *(_cells(row) for row in (*self.rows, self.total))]
         widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
         text = [
@@ -104,9 +114,9 @@ def report(model: nn.Module, plan: Plan | None = None) -> Report:
     >>> with torch.no_grad():
     ...     _ = layer.weight.copy_(torch.eye(2, 4))
     >>> print(prune.report(layer))  # doctest: +NORMALIZE_WHITESPACE
-            shape  parameters  zeros  sparsity   Hoyer  budget   kB  saved
-    weight  2x4             8      6    75.00%  1.0000  100.0%  0.0    0.0
-    total                   8      6    75.00%  1.0000  100.0%  0.0    0.0
+            shape  parameters  zeros  sparsity   Hoyer  budget   kB  in file
+    weight  2x4             8      6    75.00%  1.0000  100.0%  0.0      0.0
+    total                   8      6    75.00%  1.0000  100.0%  0.0      0.0
     """
     groups = (Plan() if plan is None else plan).resolve(model)
     rows: list[Row] = []
@@ -126,7 +136,7 @@ def report(model: nn.Module, plan: Plan | None = None) -> Report:
         hoyer=measured / vectors,
         budget=1.0,
         bytes=sum(row.bytes for row in rows),
-        bytes_saved=sum(row.bytes_saved for row in rows),
+        file_bytes=sum(row.file_bytes for row in rows),
     )
     return Report(tuple(rows), total)
 
@@ -150,7 +160,7 @@ class _Figures:
             hoyer=self.hoyer,
             budget=self.used / group_used if group_used > 0.0 else 0.0,
             bytes=entries * size,
-            bytes_saved=min(entries * size, packed_bytes(entries, entries - self.zeros, size)),
+            file_bytes=min(entries * size, packed_bytes(entries, entries - self.zeros, size)),
         )
 
 
@@ -181,5 +191,5 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.hoyer:.4f}",
         f"{row.budget:.1%}",
         f"{row.bytes / 1000:,.1f}",
-        f"{row.bytes_saved / 1000:,.1f}",
+        f"{row.file_bytes / 1000:,.1f}",
     )

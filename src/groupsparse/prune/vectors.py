@@ -41,7 +41,8 @@ def vector_view(
         return view, everything[2:]
     if classes.isdisjoint(TRANSPOSED):
         # Hugging Face's Conv1D is a Linear that stores its matrix as inputs × outputs.
-        return (view, (0,)) if "Conv1D" in classes else (view, everything[1:])
+        turned = "Conv1D" in classes and view.ndim == 2
+        return view, (0,) if turned else everything[1:]
     # A transposed convolution stores inputs × outputs per group, with the groups along axis 0.
     groups = int(getattr(target.owner, "groups", 1))
     if groups == 1:
