@@ -10,8 +10,9 @@ from .updates import FastGradient, Hals, PenalisedHals, ShrunkHals, Update
 
 SOLVERS = ("auto", "ahals", "nenmf", "l1-ahals", "csp", "gsp")
 
-# Sweeps per update of the default solver. Few are better than many: the factors should approach
-# the solution together, and none should settle while the other is still far away.
+# Sweeps per update of the default solver. Beside a factor under a target few are better than many:
+# neither factor should settle while the other is still far away.
+PLAIN_SWEEPS = 4
 FREE_SWEEPS = 2
 CONSTRAINED_SWEEPS = 4
 
@@ -43,12 +44,18 @@ def make_algorithm(
             )
         if solver == "nenmf":
             return Algorithm(FastGradient(GRADIENT_STEPS), FastGradient(GRADIENT_STEPS))
+    if solver == "auto":
+        free = Hals(PLAIN_SWEEPS if target_w is None and target_h is None else FREE_SWEEPS)
+        return Algorithm(
+            free if target_w is None else ShrunkHals(CONSTRAINED_SWEEPS, target_w),
+            free if target_h is None else ShrunkHals(CONSTRAINED_SWEEPS, target_h),
+            accelerate=True,
+        )
     # A-HALS leaves its sweeps early where they no longer move much. What may come in pieces is not
     # left early, since how far it moves would depend on how it is cut.
     return Algorithm(
         _update(solver, target_w, Hals(inner_sweeps(n, m, r))),
         _update(solver, target_h, Hals(inner_sweeps(m, n, r), delta=0.01)),
-        accelerate=solver == "auto",
     )
 
 
@@ -60,11 +67,9 @@ def inner_sweeps(own: int, other: int, r: int) -> int:
 
 def _update(solver: str, target: Target | None, ahals: Hals) -> Update:
     if target is None:
-        return Hals(FREE_SWEEPS) if solver == "auto" else ahals
+        return ahals
     if solver == "l1-ahals":
         return PenalisedHals(1, zeros=target.hoyer)
-    if solver == "auto":
-        return ShrunkHals(CONSTRAINED_SWEEPS, target)
     if solver == "csp":
         target = replace(target, per_vector=True)
     return FastGradient(GRADIENT_STEPS, target)

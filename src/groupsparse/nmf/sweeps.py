@@ -13,10 +13,12 @@ block of columns by itself, which is what makes data in pieces give the same res
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+
+from ..kernels.pool import cores, run
 
 # Columns per block: r × 128 doubles stay in the second-level cache, and rows are long enough to
 # keep the vector units busy.
@@ -59,7 +61,8 @@ def sweep(
     gain = np.ones(r) if gain is None else gain
     if isinstance(factor, np.ndarray):
         kind = factor.dtype
-        _compiled_sweep()(
+        call = partial(
+            _compiled_sweep(),
             factor,
             cross,
             gram,
@@ -71,6 +74,7 @@ def sweep(
             delta,
             np.empty((0, 0), kind) if minima is None else minima,
         )
+        run([partial(call, begin, end) for begin, end in _shares(factor.shape[1])])
     else:
         _sweep_tensor(factor, cross, gram, shift, gain, weights, sweeps, minima)
 
@@ -98,6 +102,12 @@ def _sweep_tensor(
             factor[k] = (c - lowered[k]).clip(min=0) * gain[k]
 
 
+def _shares(n: int) -> list[tuple[int, int]]:
+    """Columns for each core, in whole blocks; few columns are not worth a second thread."""
+    share = max(4, -(-n // (BLOCK * cores()))) * BLOCK
+    return [(begin, min(begin + share, n)) for begin in range(0, n, share)]
+
+
 @cache
 def _compiled_sweep() -> Any:
     from ..kernels._loops import _compiled as compiled
@@ -116,10 +126,12 @@ def _sweep_array(
     sweeps: Any,
     delta: Any,
     minima: Any,
+    begin: Any,
+    end: Any,
 ) -> None:
-    r, n = factor.shape
-    for start in range(0, n, BLOCK):
-        stop = min(n, start + BLOCK)
+    r = factor.shape[0]
+    for start in range(begin, end, BLOCK):
+        stop = min(end, start + BLOCK)
         width = stop - start
         part = factor[:, start:stop].copy()
         c = np.empty(width, factor.dtype)
