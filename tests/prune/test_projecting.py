@@ -140,6 +140,16 @@ def test_weights_of_the_weighted_projection(mlp: nn.Module, shape: str) -> None:
     assert average == pytest.approx(0.7, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "weights", [torch.ones(63), torch.ones(64, 32), torch.zeros(64), -torch.ones(64)]
+)
+def test_impossible_weights_leave_everything_untouched(mlp: nn.Module, weights: Tensor) -> None:
+    before = [p.detach().clone() for p in mlp.parameters()]
+    with pytest.raises(InvalidInput, match=r"weights of 0\.weight"):
+        prune.project_(mlp, prune.Plan(0.7, weights={"0": weights}))
+    assert all(map(torch.equal, before, mlp.parameters()))
+
+
 @pytest.mark.parametrize("budget", ["model", "layer", {("0", "7"): 0.9, "3": 0.6}])
 def test_a_nan_leaves_everything_untouched(convnet: nn.Module, budget: object) -> None:
     with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidInput, UnsupportedType
@@ -151,7 +152,10 @@ class Plan:
             kind = next(kinds, "filter")
         prices = (p for pattern, p in self.layer_weights.items() if matcher(pattern, target))
         weights = (w for pattern, w in self.weights.items() if matcher(pattern, target))
-        return Member(target, kind, float(next(prices, 1.0)), next(weights, None))
+        member = Member(target, kind, float(next(prices, 1.0)), next(weights, None))
+        if member.weights is not None:
+            _check_weights(member, member.weights)
+        return member
 
     def _mapped(
         self,
@@ -181,6 +185,20 @@ class Plan:
             for pattern in patterns:
                 if not any(matcher(pattern, target) for target in found):
                     raise InvalidInput(f"the weights of {pattern!r} match none of the targets")
+
+
+def _check_weights(member: Member, weights: Tensor) -> None:
+    shape = member.target.parameter.shape
+    if weights.shape != shape and weights.numel() != member.length:
+        raise InvalidInput(
+            f"the weights of {member.target.name} have shape {tuple(weights.shape)}; expected "
+            f"{tuple(shape)}, or one vector of {member.length} entries"
+        )
+    if not bool(((weights >= 0) & torch.isfinite(weights)).all()) or not bool(weights.any()):
+        raise InvalidInput(
+            f"the weights of {member.target.name} hold a number that is negative or not finite, or "
+            "nothing but zeros"
+        )
 
 
 def _check_target(name: str, value: object) -> None:

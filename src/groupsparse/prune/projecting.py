@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ..errors import InvalidInput, NonFiniteInput
 from ..projection import project_each_
 from ..result import Projection
 from .plan import Group, Member, Plan
-from .sharding import gather, is_sharded, local, scatter_
+from .sharding import gather, is_sharded, local, scatter_, shards_of
 
 VALUES = ("projected", "original")
 
@@ -72,65 +72,67 @@ def project_groups_(
     """Project groups to these targets, from these multipliers; all groups or, on an error, none.
 
     Groups of one parameter are solved together in one call, so that a network with one target per
-    layer costs one call, as does a network with one target.
+    layer costs one call, as does a network with one target. What is sharded is gathered by every
+    process, projected by every process, and every process keeps its part; there the groups take
+    turns, so that no more than one is held at a time.
     """
     guesses: Sequence[float | None] = [None] * len(groups) if starts is None else starts
     members = [member for group in groups for member in group.members]
-    # What is sharded is gathered by everybody, projected by everybody, and everybody keeps a part.
-    values = {member.target.name: gather(member.target.parameter) for member in members}
-    alone = [i for i, group in enumerate(groups) if len(group.members) == 1]
-    together = [i for i, group in enumerate(groups) if len(group.members) > 1]
-    if len(together) + bool(alone) > 1:
-        _refuse_non_finite(values)  # a later call could fail after an earlier one has written
+    turns = [[i] for i in range(len(groups))]
+    if not any(is_sharded(member.target.parameter) for member in members):
+        alone = [i for i, group in enumerate(groups) if len(group.members) == 1]
+        turns = [[i] for i, group in enumerate(groups) if len(group.members) > 1]
+        turns += [alone] if alone else []
+    if len(turns) > 1:
+        _refuse_non_finite(members)  # a later turn could fail after an earlier one has written
     found: dict[int, Projection[Any]] = {}
-    if alone:
-        names = [groups[i].members[0].target.name for i in alone]
-        hoyers = {name: targets[i] for name, i in zip(names, alone, strict=True)}
-        begin = {name: guesses[i] for name, i in zip(names, alone, strict=True)}
-        singles = [groups[i].members[0] for i in alone]
-        found.update(zip(alone, _project(singles, values, hoyers, begin), strict=True))
-    for i in together:
-        (found[i],) = _project(groups[i].members, values, targets[i], guesses[i], shared=True)
-    for member in members:
-        if is_sharded(member.target.parameter):
-            scatter_(member.target.parameter, values[member.target.name])
+    for turn in turns:
+        chosen = [groups[i] for i in turn]
+        answers = _project(chosen, [targets[i] for i in turn], [guesses[i] for i in turn])
+        found.update(zip(turn, answers, strict=True))
     return [found[i] for i in range(len(groups))]
 
 
-def _refuse_non_finite(values: Mapping[str, Tensor]) -> None:
-    """Raise for the first parameter that holds a NaN or an infinity."""
-    for name, value in values.items():
-        if not bool(torch.isfinite(value).all()):
-            raise NonFiniteInput(f"{name} holds a NaN or an infinity; expected finite numbers")
+def _refuse_non_finite(members: Sequence[Member]) -> None:
+    """Raise, in every process alike, for the first parameter that holds a NaN or an infinity."""
+    for member in members:
+        bad = torch.isfinite(local(member.target.parameter)).logical_not_().count_nonzero()
+        shards = shards_of(member.target.parameter)
+        if int(bad if shards is None else shards(bad)):
+            raise NonFiniteInput(
+                f"{member.target.name} holds a NaN or an infinity; expected finite numbers"
+            )
 
 
 def _project(
-    members: Sequence[Member],
-    values: Mapping[str, Tensor],
-    hoyer: Any,
-    start: Any,
-    *,
-    shared: bool = False,
+    groups: Sequence[Group], targets: Sequence[float], starts: Sequence[float | None]
 ) -> list[Projection[Any]]:
-    """One call of the core, on the parameters' own memory."""
-    views = [member.view(values[member.target.name]) for member in members]
+    """One call of the core, on the parameters' own memory: groups of one member, or one group."""
+    members = [member for group in groups for member in group.members]
+    names = [member.target.name for member in members]
+    shared = len(members) > len(groups)
+    wholes = [gather(member.target.parameter) for member in members]
+    views = [member.view(whole) for member, whole in zip(members, wholes, strict=True)]
     scaled = [_scaled(view, member) for (view, _), member in zip(views, members, strict=True)]
-    weights = {
-        member.target.name: _weights(member, view)
-        for member, (view, _) in zip(members, views, strict=True)
-    }
+    weights = [_weights(member, view) for (view, _), member in zip(views, members, strict=True)]
     projections = project_each_(
-        dict(zip(weights, scaled, strict=True)),
-        hoyer,
+        dict(zip(names, scaled, strict=True)),
+        targets[0] if shared else dict(zip(names, targets, strict=True)),
         axis=[axes for _, axes in views],
-        weights=weights if any(w is not None for w in weights.values()) else None,
+        weights=dict(zip(names, weights, strict=True)) if any(map(_given, weights)) else None,
         shared=shared,
-        start=start,
+        start=starts[0] if shared else dict(zip(names, starts, strict=True)),
     )
-    for (view, _), tensor, member in zip(views, scaled, members, strict=True):
+    for (view, _), tensor, member, whole in zip(views, scaled, members, wholes, strict=True):
         if tensor is not view:
             _unscale(view, tensor, member)
+        if is_sharded(member.target.parameter):
+            scatter_(member.target.parameter, whole)
     return projections
+
+
+def _given(weights: Tensor | None) -> bool:
+    return weights is not None
 
 
 def _weights(member: Member, view: Tensor) -> Tensor | None:
