@@ -25,7 +25,7 @@ print(p.status)
 print(f"average hoyer {p.hoyer:.12f}, multiplier {p.multiplier:.4f}, duality gap {p.gap:.1e}")
 
 # %%
-# Only the average is prescribed. The vectors end up at different Hoyer measures, above and below it.
+# Only the average is prescribed. The vectors end up at different Hoyer measures, above and below.
 figure, panels = plt.subplots(2, 2, figsize=(9, 5), layout="constrained")
 for panel, before, after in zip(panels.flat, vectors, p.value, strict=True):
     places = np.arange(len(before))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .bundle import rebuilt
 from .layout import normal_axes
 from .tensors import spread_weights
 
@@ -51,11 +52,7 @@ def project(
         _NONE if start is None else float(start),
         kernel or "",
     )
-    if single:
-        return values[0]
-    if isinstance(given, Mapping):
-        return type(given)(zip(keys, values, strict=True))
-    return given._make(values) if hasattr(given, "_make") else type(given)(values)
+    return values[0] if single else rebuilt(given, keys, values)
 
 
 @torch.library.custom_op("groupsparse::project", mutates_args=())
@@ -70,7 +67,7 @@ def _project(
 ) -> tuple[list[Tensor], Tensor]:
     from .projection import solve_quietly
 
-    given = vectors[0] if axes else list(vectors)
+    given: Any = vectors[0] if axes else list(vectors)
     value, mu = solve_quietly(
         given,
         hoyer,
@@ -196,7 +193,7 @@ def _backward(ctx: Any, cotangents: list[Tensor | None], _: Tensor) -> tuple[Any
     ]
     gradients = _pull_back(filled, list(vectors), multiplier, ctx.axes, list(weights))
     # An empty list counts as a list of tensors, a list of numbers as a single argument.
-    axes = None if ctx.axes else []
+    axes: list[Tensor] | None = None if ctx.axes else []
     return gradients, None, axes, [None] * len(weights), None, None, None
 
 

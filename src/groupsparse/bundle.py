@@ -1,9 +1,10 @@
-"""What the user holds, as items that can be projected, and the way back to the same kind of thing."""
+"""What the user holds, as items that can be projected, and the way back to the same kind."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -123,11 +124,15 @@ class Container:
             like(self.given[key], target)
             for key, target in zip(self.keys, self.targets, strict=True)
         ]
-        if isinstance(self.given, Mapping):
-            return type(self.given)(zip(self.keys, values, strict=True))
-        if hasattr(self.given, "_make"):  # a named tuple
-            return self.given._make(values)
-        return type(self.given)(values)
+        return rebuilt(self.given, self.keys, values)
+
+
+def rebuilt(given: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any:
+    """A container of the given one's kind."""
+    kind: Any = type(given)
+    if isinstance(given, Mapping):
+        return kind(zip(keys, values, strict=True))
+    return kind._make(values) if hasattr(kind, "_make") else kind(values)
 
 
 def bundle(given: Any, axis: Axis, weights: Any, *, in_place: bool) -> Single | Container:
@@ -164,7 +169,7 @@ def like(given: Any, target: NDArray[Any]) -> Any:
 
 
 def write_back(given: Any, target: NDArray[Any]) -> None:
-    """Finish an in-place call: tensors learn that they changed, bfloat16 gets its rounded values."""
+    """Finish an in-place call: a tensor learns that it changed, bfloat16 gets rounded values."""
     if not is_tensor(given):
         return
     import torch
@@ -177,7 +182,7 @@ def write_back(given: Any, target: NDArray[Any]) -> None:
 
 
 def _round_to_bfloat16(target: NDArray[Any]) -> Any:
-    """The array as a bfloat16 tensor; it is rounded itself, so that what is measured is returned."""
+    """The array as a bfloat16 tensor; rounded itself, so that what is measured is returned."""
     import torch
 
     wide = torch.from_numpy(target)
@@ -200,7 +205,7 @@ def refuse_to_write(given: Any, array: NDArray[Any], name: str) -> None:
     extent = array.itemsize
     for stride, size in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
         if size > 1 and stride < extent:
-            raise InvalidInput(f"{name} repeats the same memory; an in-place call needs a copy of it")
+            raise InvalidInput(f"{name} repeats the same memory; copy it before an in-place call")
         extent += (size - 1) * stride
 
 
@@ -208,7 +213,7 @@ def refuse_overlap(arrays: Sequence[NDArray[Any]], names: Sequence[str]) -> None
     """Raise where two of the arrays share memory: one would be projected twice."""
     bounds = [np.lib.array_utils.byte_bounds(array) for array in arrays]
     in_order = sorted(range(len(arrays)), key=bounds.__getitem__)
-    for one, other in zip(in_order, in_order[1:], strict=False):
+    for one, other in pairwise(in_order):
         if bounds[other][0] < bounds[one][1] and _share(arrays[one], arrays[other]):
             raise InvalidInput(
                 f"{names[one]} and {names[other]} share memory; give tied ones only once"
@@ -217,6 +222,6 @@ def refuse_overlap(arrays: Sequence[NDArray[Any]], names: Sequence[str]) -> None
 
 def _share(one: NDArray[Any], other: NDArray[Any]) -> bool:
     try:
-        return np.shares_memory(one, other, max_work=1 << 16)
+        return np.shares_memory(one, other, max_work=1 << 16)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True

@@ -80,12 +80,13 @@ def find_root(
     while not search.done:
         if iterations == LIMIT:
             return Root(search.best.mu, iterations, met=False)
-        if search.above is None and search.needs_zero(guess):
-            mu: float | None = 0.0
-        elif guess is not None and search.inside(guess):
-            mu, guess = guess, None
+        if guess is not None and search.inside(guess):
+            mu: float | None = guess
+        elif search.above is None:
+            mu = search.leftwards()
         else:
             mu = search.propose(upper)
+        guess = None
         if mu is None:
             return search.collapsed(iterations)
         iterations += 1
@@ -137,15 +138,20 @@ class _Search:
         right = math.inf if self.below is None else self.below.mu
         return left < mu < right
 
-    def needs_zero(self, guess: float | None) -> bool:
-        # Without a guess the search starts at 0; with one, 0 is looked at only when the guess
-        # turned out to be too large, since the input may then need no projection at all.
-        return guess is None or not self.inside(guess)
+    def leftwards(self) -> float:
+        """The next μ while every known one lies to the right of the root.
+
+        Only where Newton's step leads past 0 is 0 itself looked at: that costs a pass, and an input
+        that needs no projection is the rarer case once a guess has been made.
+        """
+        mu = None if self.below is None or self.slow else self._newton(self.below, 1.0)
+        return mu if mu is not None and self.inside(mu) else 0.0
 
     def propose(self, upper: Callable[[], float]) -> float | None:
         """The next μ strictly inside the bracket, or None where no float is left in it."""
         above, last = self.above, self.last
-        assert above is not None and last is not None
+        assert above is not None
+        assert last is not None
         if self.slow < 3:
             for point, power in ((last, self._straight_power()), (above, 1.0)):
                 mu = self._newton(point, power)

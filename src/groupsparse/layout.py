@@ -40,6 +40,11 @@ class Block:
     rate: float | NDArray[np.float64]
     out: NDArray[Any] | None = None
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all vectors have the same threshold."""
+        return isinstance(self.rate, float)
+
     def threshold(self, mu: float) -> float | NDArray[np.float64]:
         """t = μ·rate of every vector; finite, so that no weight of 0 turns it into a NaN."""
         if isinstance(self.rate, float):
@@ -49,7 +54,7 @@ class Block:
 
     @property
     def vectors(self) -> int:
-        return self.values.size // self.values.shape[1]
+        return int(self.values.size // self.values.shape[1])
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -91,7 +96,8 @@ class Item:
         ``keep`` saves the input from being overwritten while it is still needed.
         """
         block = self.block
-        assert block is not None and self.target is not None
+        assert block is not None
+        assert self.target is not None
         direct = None if beside else _view_like(block.values, self.target, self.order)
         block.out = np.empty_like(block.values) if direct is None else direct
         if keep and np.may_share_memory(block.values, block.out):
@@ -99,7 +105,9 @@ class Item:
 
     def check_range(self) -> None:
         """Raise where the answer cannot be written in the target's dtype."""
-        assert self.block is not None and self.target is not None and self.block.out is not None
+        assert self.block is not None
+        assert self.target is not None
+        assert self.block.out is not None
         if np.may_share_memory(self.block.out, self.target):
             return
         with np.errstate(over="ignore"):
@@ -111,7 +119,8 @@ class Item:
             )
 
     def _answered(self) -> NDArray[Any]:
-        assert self.block is not None and self.block.out is not None
+        assert self.block is not None
+        assert self.block.out is not None
         out = self.block.out
         return out if self.exponent is None else np.ldexp(out, self.exponent[:, None])
 
@@ -120,7 +129,7 @@ class Item:
         assert self.target is not None
         if self.block is None:
             self.copy()
-        elif not np.may_share_memory(self.block.out, self.target):  # type: ignore[arg-type]
+        elif not np.may_share_memory(self.block.out, self.target):
             arranged = self.target.transpose(self.order)
             with np.errstate(under="ignore"):
                 arranged[...] = self._answered().reshape(arranged.shape)
@@ -132,7 +141,8 @@ class Item:
 
     def answer(self) -> Block:
         """The block of what is in the target."""
-        assert self.block is not None and self.target is not None
+        assert self.block is not None
+        assert self.target is not None
         block = self.block
         values = _as_block(self.target, self.order, block.values.shape)
         return Block(values, block.weights, block.beta, block.top, block.beta)
@@ -148,7 +158,8 @@ class Item:
     def rescale(self, middle: int) -> None:
         """Scale every vector to about 1 by a power of two; its threshold rate goes along."""
         block = self.block
-        assert block is not None and self.exponent is not None
+        assert block is not None
+        assert self.exponent is not None
         self.exponent[self.exponent == NO_EXPONENT] = middle  # zero vectors
         values = np.ldexp(block.values.astype(np.float64), -self.exponent[:, None])
         rate = np.ldexp(block.beta, np.clip(middle - self.exponent, -1000, 1000))
@@ -164,10 +175,12 @@ class Item:
         vector = tuple(i for a, i in enumerate(at) if a not in self.axes)
         if self.names is not None:
             raise NonFiniteInput(
-                f"{self.names[vector[0]]}: index {_plain(entry)} is {self.array[at]}; expected finite "
-                "numbers"
+                f"{self.names[vector[0]]}: index {_plain(entry)} is {self.array[at]}; "
+                "expected finite numbers"
             )
-        where = f"vector {_plain(vector)}, index {_plain(entry)}" if vector else f"index {_plain(entry)}"
+        where = f"index {_plain(entry)}"
+        if vector:
+            where = f"vector {_plain(vector)}, {where}"
         raise NonFiniteInput(f"{self.name}: {where} is {self.array[at]}; expected finite numbers")
 
 
@@ -195,7 +208,8 @@ def normal_axes(axis: Axis, ndim: int, name: str) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     given = (axis,) if isinstance(axis, int | np.integer) else axis
-    if not isinstance(given, tuple | list) or not all(isinstance(a, int | np.integer) for a in given):
+    listed = isinstance(given, tuple | list)
+    if not listed or not all(isinstance(a, int | np.integer) for a in given):
         raise UnsupportedType(f"axis is {axis!r}; expected an int, a tuple of ints or None")
     axes = tuple(int(a) + ndim if a < 0 else int(a) for a in given)
     if not axes or any(a < 0 or a >= ndim for a in axes) or len(set(axes)) != len(axes):
@@ -260,9 +274,7 @@ def _memory_order(
     return tuple(outer + vector + inner), (sizes[0], sizes[1], sizes[2])
 
 
-def _as_block(
-    array: NDArray[Any], order: tuple[int, ...], shape: tuple[int, ...]
-) -> NDArray[Any]:
+def _as_block(array: NDArray[Any], order: tuple[int, ...], shape: tuple[int, ...]) -> NDArray[Any]:
     """The array as (outer, length) or (outer, length, inner): a view, or else a copy."""
     dtype = np.dtype(np.float32 if array.dtype.itemsize == 2 else array.dtype.type)
     if array.dtype == dtype and (view := _reshaped(array, order, shape)) is not None:

@@ -29,7 +29,7 @@ def project(
 ) -> V:
     """The closest set of vectors with the given average Hoyer measure.
 
-    For vectors cᵢ with weights wᵢ (all ones by default) it returns zᵢ = (|cᵢ|ᵀxᵢ) sign(cᵢ)∘xᵢ with::
+    For vectors cᵢ and weights wᵢ (all ones by default) it returns zᵢ = (|cᵢ|ᵀxᵢ) sign(cᵢ)∘xᵢ with::
 
         x = argmax  Σ xᵢᵀ|cᵢ|   subject to  ‖xᵢ‖₂ = 1,  xᵢ ≥ 0,  average sp(xᵢ) ≥ hoyer
 

@@ -108,7 +108,7 @@ def average_hoyer(vectors: Any, *, axis: Axis = -1, weights: Any = None) -> floa
         counted = math.prod(shape[a] for a in axes) != 1
         parts = [hoyer(vectors, axis=axis, weights=weights)] if counted else []
     if not parts:
-        raise InvalidInput("vectors holds nothing to measure: expected a vector of length 2 or more")
+        raise InvalidInput("vectors holds nothing to measure; expected a vector of length >= 2")
     return float(np.concatenate([np.ravel(np.asarray(part)) for part in parts]).mean())
 
 

@@ -1,10 +1,11 @@
-"""Where the total jumps over the level, choose within the jump, so that the target is met exactly.
+"""Where the total jumps over the level, choose within the jump: the target is met exactly.
 
-Between two neighbouring floats lo < hi the total falls from above the level to below it. Two causes:
+Between two neighbouring floats lo < hi the total falls from above the level to below it, for one of
+two reasons:
 
-* *ties*: equally large entries (or equal ratios |c|/w) leave together. At the jump every unit vector
-  on them is optimal for the Lagrangian, so each tied vector may take any blend of its two one-sided
-  answers x[lo] and x[hi]; all take the same blend, which makes the choice independent of order.
+* *ties*: equally large entries (or equal ratios |c|/w) leave together. At the jump every unit
+  vector on them is optimal for the Lagrangian, so each tied vector may take any blend of its two
+  one-sided answers x[lo] and x[hi]; all take the same blend, so that their order does not matter.
 * *corners* (weighted only): a 1-sparse answer moves to an entry of smaller weight. In between no
   point is optimal for the Lagrangian, so only one vector leaves its corner, with two entries.
 """
@@ -108,7 +109,15 @@ def _sides(block: Block, index: tuple[NDArray[np.intp], ...], lo: float, hi: flo
     high_term = beta * (high * weight).sum(axis=1)
     alive = magnitude.any(axis=1)
     return _Sides(
-        block, index, magnitude, weight, low, high, empty, low_term * alive, high_term * alive,
+        block,
+        index,
+        magnitude,
+        weight,
+        low,
+        high,
+        empty,
+        low_term * alive,
+        high_term * alive,
         beta / rate,
     )
 
@@ -148,7 +157,8 @@ def _tie_room(sides: _Sides) -> float:
 def _blend(low: Array, high: Array, share: float) -> Array:
     """The unit vector between x[hi] (share 1) and x[lo] (share 0)."""
     x = (1.0 - share) * low + share * high
-    return x / np.sqrt((x * x).sum(axis=1, keepdims=True))
+    norm: Array = np.sqrt((x * x).sum(axis=1, keepdims=True))
+    return x / norm
 
 
 def _common_blend(blocks: Sequence[Block], lo: float, hi: float, missing: float) -> float:

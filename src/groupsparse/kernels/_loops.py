@@ -17,6 +17,7 @@ from numba import njit
 
 from ..layout import BIG
 
+
 def _compiled(**options: Any) -> Any:
     def compile_lazily(function: Any) -> Any:
         try:
@@ -37,7 +38,7 @@ LINES, TILE = 64, 4096  # lines and columns of a tile, where vectors are columns
 
 @_jit
 def sums_of_rows(values, mu, rate, beta, s, q, excess):  # type: ignore[no-untyped-def]
-    """Total and slope at μ for a float64 matrix of magnitudes. Short, so that it compiles quickly."""
+    """Total and slope at μ for a matrix of magnitudes. Short, so that it compiles quickly."""
     rows, n = values.shape
     total = slope = 0.0
     t = mu * rate
@@ -118,9 +119,10 @@ def scan_rows(  # type: ignore[no-untyped-def]
         for a in range(start, stop, CHUNK):
             # A slice, since LLVM vectorises only what it can prove to need no wrapping index.
             line = flat[a : min(a + CHUNK, stop)]
-            x1 = x2 = x0 = zero
+            x1 = x2 = x0 = near = zero
             for j in range(len(line)):
                 v = abs(line[j])
+                near += one if v > lo else zero
                 d = _over(v, hi, tail)
                 above = one if d > zero else zero
                 d *= above  # NaN × 0 is NaN: bad input shows in the sum
@@ -130,7 +132,7 @@ def scan_rows(  # type: ignore[no-untyped-def]
             s1 += x1
             s2 += x2
             s0 += x0
-            if lo < hi:
+            if near > x0:
                 for j in range(len(line)):
                     v = abs(line[j])
                     flags[j] = (v > lo) & (_over(v, hi, tail) <= zero)
@@ -193,8 +195,12 @@ def sums_of_band(  # type: ignore[no-untyped-def]
 def write_rows(  # type: ignore[no-untyped-def]
     flat, out, one, pitch, out_pitch, n, piece, pieces, first, last, high, rest, step, factor
 ):
-    """z = factor · sign(c) · [|c| − t]₊, rounded once."""
+    """z = factor · sign(c) · [|c| − t]₊, rounded once.
+
+    In-place calls write where they read, which LLVM would not vectorise: hence the copy of a chunk.
+    """
     zero = one - one
+    chunk = np.empty(CHUNK, flat.dtype)
     for segment in range(first, last):
         vector = segment // pieces
         skip = (segment - vector * pieces) * piece
@@ -202,11 +208,15 @@ def write_rows(  # type: ignore[no-untyped-def]
         line = flat[vector * pitch + skip : vector * pitch + skip + length]
         target = out[vector * out_pitch + skip : vector * out_pitch + skip + length]
         hi, tail, f = high[vector * step], rest[vector * step], factor[vector]
-        for j in range(length):
-            c = line[j]
-            d = (abs(c) - hi) - tail
-            d = d * f if d > zero else zero
-            target[j] = d if c >= zero else zero - d
+        for a in range(0, length, CHUNK):
+            some, there = line[a : a + CHUNK], target[a : a + CHUNK]
+            for j in range(len(some)):
+                chunk[j] = some[j]
+            for j in range(len(some)):
+                c = chunk[j]
+                d = (abs(c) - hi) - tail
+                d = d * f if d > zero else zero
+                there[j] = d if c >= zero else zero - d
 
 
 @_jit
@@ -221,7 +231,7 @@ def scan_columns(  # type: ignore[no-untyped-def]
     zero = one - one
     x1, x2, x0 = np.empty((3, TILE), cube.dtype)
     blank = np.zeros(TILE, cube.dtype)
-    flags = np.zeros(TILE, np.uint8)
+    flags = np.zeros(CHUNK, np.uint8)
     words = flags.view(np.uint64)
     k = begin
     for j in range(top, bottom, LINES):
@@ -237,34 +247,44 @@ def scan_columns(  # type: ignore[no-untyped-def]
                 l2 = cube[a, g + 1, b : b + width] if g + 1 < stop else blank[:width]
                 l3 = cube[a, g + 2, b : b + width] if g + 2 < stop else blank[:width]
                 l4 = cube[a, g + 3, b : b + width] if g + 3 < stop else blank[:width]
-                for i in range(width):
-                    d1 = _over(abs(l1[i]), hi, tail)
-                    d2 = _over(abs(l2[i]), hi, tail)
-                    d3 = _over(abs(l3[i]), hi, tail)
-                    d4 = _over(abs(l4[i]), hi, tail)
-                    n1 = one if d1 > zero else zero
-                    n2 = one if d2 > zero else zero
-                    n3 = one if d3 > zero else zero
-                    n4 = one if d4 > zero else zero
-                    d1 *= n1  # NaN × 0 is NaN: bad input shows in the sum
-                    d2 *= n2
-                    d3 *= n3
-                    d4 *= n4
-                    x1[i] += (d1 + d2) + (d3 + d4)
-                    x2[i] += (d1 * d1 + d2 * d2) + (d3 * d3 + d4 * d4)
-                    x0[i] += (n1 + n2) + (n3 + n4)
-                if lo < hi:
-                    for line_at in range(g, min(g + 4, stop)):
-                        line = cube[a, line_at, b : b + width]
-                        for i in range(width):
-                            v = abs(line[i])
-                            flags[i] = (v > lo) & (_over(v, hi, tail) <= zero)
-                        for w in range((width + 7) // 8):
-                            if words[w] != 0:
-                                for i in range(8 * w, min(8 * w + 8, width)):
-                                    e = min(k, end - 1)
-                                    band[e], owner[e] = abs(line[i]), first + i
-                                    k += flags[i]
+                for c in range(0, width, CHUNK):
+                    stretch = min(CHUNK, width - c)
+                    y1, y2, y0 = x1[c : c + stretch], x2[c : c + stretch], x0[c : c + stretch]
+                    m1, m2 = l1[c : c + stretch], l2[c : c + stretch]
+                    m3, m4 = l3[c : c + stretch], l4[c : c + stretch]
+                    near = over = zero
+                    for i in range(stretch):
+                        v1, v2, v3, v4 = abs(m1[i]), abs(m2[i]), abs(m3[i]), abs(m4[i])
+                        near += (one if v1 > lo else zero) + (one if v2 > lo else zero)
+                        near += (one if v3 > lo else zero) + (one if v4 > lo else zero)
+                        d1, d2 = _over(v1, hi, tail), _over(v2, hi, tail)
+                        d3, d4 = _over(v3, hi, tail), _over(v4, hi, tail)
+                        n1 = one if d1 > zero else zero
+                        n2 = one if d2 > zero else zero
+                        n3 = one if d3 > zero else zero
+                        n4 = one if d4 > zero else zero
+                        d1 *= n1  # NaN × 0 is NaN: bad input shows in the sum
+                        d2 *= n2
+                        d3 *= n3
+                        d4 *= n4
+                        y1[i] += (d1 + d2) + (d3 + d4)
+                        y2[i] += (d1 * d1 + d2 * d2) + (d3 * d3 + d4 * d4)
+                        y0[i] += (n1 + n2) + (n3 + n4)
+                        over += (n1 + n2) + (n3 + n4)
+                    if near > over:
+                        for at in range(g, min(g + 4, stop)):
+                            line = cube[a, at, b + c : b + c + stretch]
+                            for i in range(stretch):
+                                v = abs(line[i])
+                                flags[i] = (v > lo) & (_over(v, hi, tail) <= zero)
+                            for i in range(stretch, (stretch + 7) // 8 * 8):
+                                flags[i] = 0
+                            for w in range((stretch + 7) // 8):
+                                if words[w] != 0:
+                                    for i in range(8 * w, min(8 * w + 8, stretch)):
+                                        e = min(k, end - 1)
+                                        band[e], owner[e] = abs(line[i]), first + c + i
+                                        k += flags[i]
             for i in range(width):
                 s[first + i] += x1[i]
                 q[first + i] += x2[i]
@@ -293,11 +313,16 @@ def sort_band(values, owner, held, offset, band):  # type: ignore[no-untyped-def
 def write_columns(cube, out, one, a, top, bottom, left, right, hi, tail, factor):  # type: ignore[no-untyped-def]
     """:func:`write_rows` for cube[a, top:bottom, left:right]."""
     zero = one - one
+    chunk = np.empty(CHUNK, cube.dtype)
+    every = factor[a * cube.shape[2] + left : a * cube.shape[2] + right]
     for j in range(top, bottom):
         line, target = cube[a, j, left:right], out[a, j, left:right]
-        f = factor[a * cube.shape[2] + left : a * cube.shape[2] + right]
-        for i in range(len(line)):
-            c = line[i]
-            d = (abs(c) - hi) - tail
-            d = d * f[i] if d > zero else zero
-            target[i] = d if c >= zero else zero - d
+        for b in range(0, len(line), CHUNK):
+            some, there, f = line[b : b + CHUNK], target[b : b + CHUNK], every[b : b + CHUNK]
+            for i in range(len(some)):
+                chunk[i] = some[i]
+            for i in range(len(some)):
+                c = chunk[i]
+                d = (abs(c) - hi) - tail
+                d = d * f[i] if d > zero else zero
+                there[i] = d if c >= zero else zero - d

@@ -21,7 +21,7 @@ from .reference import Part as ReferencePart
 from .reference import ReferenceKernel
 
 SAMPLE = 1 << 17  # entries to look at before the scan, at most
-ATTEMPTS = 3  # brackets to try before falling back on plain passes
+ATTEMPTS = 4  # brackets to try before falling back on plain passes
 
 
 def create(blocks: Sequence[Block]) -> Kernel:
@@ -29,7 +29,7 @@ def create(blocks: Sequence[Block]) -> Kernel:
     size = sum(block.values.size for block in blocks)
     if any(block.weights is not None for block in blocks):
         return CompiledKernel(blocks)
-    rows = all(block.values.ndim == 2 and isinstance(block.rate, float) for block in blocks)
+    rows = all(block.values.ndim == 2 and block.uniform for block in blocks)
     return CompiledKernel(blocks) if size <= SMALL and rows else NumbaKernel(blocks)
 
 
@@ -39,7 +39,7 @@ class CompiledKernel(ReferenceKernel):
     name = "numba"
 
     def _part(self, block: Block) -> ReferencePart:
-        weighted = block.weights is not None or not isinstance(block.rate, float)
+        weighted = block.weights is not None or not block.uniform
         return _WeightedPart(block) if weighted else _SmallPart(block)
 
 
@@ -64,9 +64,10 @@ class _WeightedPart(ReferencePart):
         shape = (*block.values.shape, 1)[:3]
         grid = (shape[0], shape[2])
         weights = 1.0 if block.weights is None else block.weights
-        self.cubes = self.magnitude.reshape(shape), np.ascontiguousarray(
-            np.broadcast_to(weights, block.values.shape)
-        ).reshape(shape)
+        self.cubes = (
+            self.magnitude.reshape(shape),
+            np.ascontiguousarray(np.broadcast_to(weights, block.values.shape)).reshape(shape),
+        )
         self.sums = tuple(x.reshape(grid) for x in (self.s, self.q, self.n))
         self.out = self.excess.reshape(shape)
 
@@ -85,7 +86,7 @@ class NumbaKernel:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.parts: list[Part] = [
-            Columns(block) if block.values.ndim == 3 and isinstance(block.rate, float) else Rows(block)
+            Columns(block) if block.values.ndim == 3 and block.uniform else Rows(block)
             for block in blocks
         ]
         self.size = sum(part.size for part in self.parts)
@@ -96,28 +97,31 @@ class NumbaKernel:
         self.passes = 0
 
     def begin(self, level: float, start: float | None) -> Sequence[Point]:
-        guess = self._estimate(level, start)
-        if guess is None:
+        guess = self._sampled_root(level) if start is None else start
+        if guess is None or not 0.0 < guess < math.inf:
             return [self._point(0.0)]
-        known: list[Point] = []
-        low, high = guess
+        known = [self._point(guess)]
         for _ in range(ATTEMPTS):
-            kept = self._scan(low, high)
-            end = self._point(high)
-            known.append(end)
-            if end.total > level:
-                low, high = high, high + 2.0 * _newton(end, level) + 0.5 * (high - low)
-            elif not kept:
-                return known
-            else:
-                end = self._point(low)
-                known.append(end)
-                if end.total >= level:
-                    return known
-                low, high = low + 2.0 * _newton(end, level) - 0.5 * (high - low), low
-            if not 0.0 < low < high < math.inf:
-                return known
+            here = known[-1]
+            step = (level - here.total) / here.slope if here.slope < 0.0 else math.inf
+            mu = here.mu + step
+            if not 0.0 < mu < math.inf:
+                break
+            # Newton's step from a relative distance ε ends within a few ε² of the root.
+            distance = abs(step) / mu
+            reach = mu * (4.0 * distance * distance + 1e-6)
+            if distance < 0.2 and not self._scan(mu - reach, mu + reach):
+                known.append(self._point(self.high))
+                break
+            known.append(self._point(mu))
+            if distance < 0.2 and self._holds_root(known[-1], level):
+                break
         return known
+
+    def _holds_root(self, point: Point, level: float) -> bool:
+        """Whether the root lies in the present bracket, so that no other pass is needed."""
+        step = (level - point.total) / point.slope if point.slope < 0.0 else math.inf
+        return self.low < point.mu + 1.5 * step < self.high
 
     def evaluate(self, mu: float) -> tuple[float, float]:
         sums = self._sums(mu)
@@ -176,8 +180,8 @@ class NumbaKernel:
             raise OutOfRange if all(part.finite() for part in self.parts) else NotFinite
         return kept
 
-    def _estimate(self, level: float, start: float | None) -> tuple[float, float] | None:
-        """A bracket that very likely holds the root; None where 0 has to be looked at first."""
+    def _sampled_root(self, level: float) -> float | None:
+        """The root as a small sample sees it; None where 0 has to be looked at first."""
         if self.size <= SMALL or not level > 0.0 or any(part.step for part in self.parts):
             return None
         budget = min(max(self.size // 32, 1 << 13), SAMPLE)
@@ -187,17 +191,5 @@ class NumbaKernel:
             pairs = [sample.evaluate(mu) for sample in samples]
             return sum(total for total, _ in pairs), sum(slope for _, slope in pairs)
 
-        root = find_root(evaluate, level, 1e-5 * level, lambda: math.inf, start=start)
-        if root.jump is not None or not 0.0 < root.mu < math.inf:
-            return None
-        slope = evaluate(root.mu)[1]
-        if not slope < 0.0:
-            return None
-        error = math.sqrt(sum(sample.variance() for sample in samples))
-        width = min(max(3.0 * error / -slope, 1e-3 * root.mu), 0.2 * root.mu)
-        return root.mu - width, root.mu + width
-
-
-def _newton(point: Point, level: float) -> float:
-    """How far Newton's step goes."""
-    return (level - point.total) / point.slope if point.slope < 0.0 else math.inf
+        root = find_root(evaluate, level, 1e-3 * level, lambda: math.inf)
+        return None if root.jump is not None else root.mu

@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ PIECE = 1 << 16  # longer vectors are summed up piece by piece
 TASK = 1 << 19  # entries that are worth handing to another core
 TASKS = 8  # fixed, so that results do not depend on the number of cores
 ROOM = 16  # one entry in so many can be kept from a scan
-# Squares are summed in the data's own precision within a chunk and must neither vanish nor overflow.
+# Squares are summed in the data's own precision and must neither vanish nor overflow.
 SQUARES = {4: (1e-30, 1e30), 8: (1e-200, 1e200)}
 
 
@@ -36,20 +37,12 @@ class Sample:
         self.rate, beta = block.rate, block.beta
         # k of n entries: s and q shrink by k/n, so s/√q shrinks by √(k/n).
         self.beta = beta * math.sqrt(block.length / values.shape[1]) * vectors / len(values)
-        self.share = len(values) / vectors
 
     def evaluate(self, mu: float) -> tuple[float, float]:
         total, slope = _loops.sums_of_rows(
             self.values, mu, self.rate, self.beta, self.s, self.q, self.excess
         )
         return total, slope
-
-    def variance(self) -> float:
-        """Of the total at the last μ, as far as the sample itself can tell."""
-        term = self.s / np.sqrt(np.where(self.q > 0.0, self.q, 1.0)) * self.beta
-        if len(term) < 4:
-            return float((term.sum() / math.sqrt(max(1.0, np.count_nonzero(self.values)))) ** 2)
-        return float(len(term) * term.var())
 
 
 class Part:
@@ -95,12 +88,11 @@ class Part:
             bottom = np.minimum(low * self.rate, BIG)
         head = exact.astype(self.dtype)
         tail = (exact - head).astype(self.dtype)
-        lowest = bottom.astype(self.dtype)
-        if low < high:
-            # Rounded down once more: an entry too many inside the bracket does no harm.
-            lowest = np.nextafter(lowest, self.dtype.type(-np.inf))
-        else:
-            lowest = head
+        # Rounded down: an entry too many inside the bracket does no harm. Without a bracket no
+        # entry may be larger than the low threshold and not above the high one.
+        lowest = np.nextafter(bottom.astype(self.dtype), self.dtype.type(-np.inf))
+        if low == high:
+            lowest = np.full_like(head, np.inf)
         return lowest, head, tail
 
     def sum_tasks(self, mu: float, high: float) -> list[Callable[[], Sums]]:
@@ -260,17 +252,15 @@ class Columns(Part):
         self.cube = _writeable(block.values)
 
     def _areas(self) -> tuple[list[tuple[int, int, int, int, int]], int]:
-        """(a, top, bottom, left, right) of the stretches to share out, and how many share columns."""
+        """(a, top, bottom, left, right) of the areas to share out, and how many share columns."""
         outer, length, width = self.values.shape
         tasks = max(1, min(TASKS, self.size // TASK))
         if outer == 1 and length >= 8 * tasks and width * tasks * 16 <= length * width:
             cuts = [length * i // tasks for i in range(tasks + 1)]
-            return [(0, i, j, 0, width) for i, j in zip(cuts, cuts[1:], strict=False)], tasks
+            return [(0, i, j, 0, width) for i, j in pairwise(cuts)], tasks
         parts = 1 if outer >= tasks else min(tasks, max(1, width // 64))
         cuts = [width * i // parts for i in range(parts + 1)]
-        return [
-            (a, 0, length, i, j) for a in range(outer) for i, j in zip(cuts, cuts[1:], strict=False)
-        ], 1
+        return [(a, 0, length, i, j) for a in range(outer) for i, j in pairwise(cuts)], 1
 
     def scan_tasks(self, low: float, high: float) -> list[Callable[[], tuple[int, int]]]:
         bounds = tuple(bound[0] for bound in self.thresholds(low, high))
@@ -292,9 +282,7 @@ class Columns(Part):
     ) -> tuple[int, int]:
         found = begin
         for i in range(first, last):
-            s, q, count = (
-                (self.s, self.q, self.count) if self.sums is None else self.sums[:, i]
-            )
+            s, q, count = (self.s, self.q, self.count) if self.sums is None else self.sums[:, i]
             found = _loops.scan_columns(
                 self.cube, self.one, *self.areas[i], *bounds, s, q, count, self.band, self.owner,
                 found, end,

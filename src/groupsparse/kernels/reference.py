@@ -210,19 +210,23 @@ def corner_of(magnitude: Array, weight: Array, threshold: Any) -> NDArray[np.int
     depth = magnitude - t * (weight - weight.min(axis=1, keepdims=True))
     best = depth == depth.max(axis=1, keepdims=True)
     best |= ~magnitude.any(axis=1, keepdims=True)
-    return np.where(best, weight, np.inf).argmin(axis=1)
+    at: NDArray[np.intp] = np.where(best, weight, np.inf).argmin(axis=1)
+    return at
 
 
 def _sum(x: Array) -> Array:
-    return np.add.reduce(x, axis=1)
+    total: Array = np.add.reduce(x, axis=1)
+    return total
 
 
 def _squares(x: Array) -> Array:
-    return np.vecdot(x, x) if x.ndim == 2 else np.einsum("anb,anb->ab", x, x)
+    total: Array = np.vecdot(x, x) if x.ndim == 2 else np.einsum("anb,anb->ab", x, x)
+    return total
 
 
 def _pick(x: Array, at: NDArray[np.intp]) -> Array:
-    return np.take_along_axis(x, at[:, None], axis=1)[:, 0]
+    picked: Array = np.take_along_axis(x, at[:, None], axis=1)[:, 0]
+    return picked
 
 
 def _add_at(x: Array, at: NDArray[np.intp], value: Array) -> None:

@@ -129,5 +129,3 @@ def as_tensor(x: Any) -> Tensor:
 
 def _just_above(mu: Tensor) -> float:
     return float(mu.max()) * (1.0 + 2.0**-50)
-
-
