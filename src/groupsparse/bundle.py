@@ -143,10 +143,15 @@ def bundle(given: Any, axis: Axis, weights: Any, *, in_place: bool) -> Single | 
 
 
 def to_numpy(x: Any, name: str) -> NDArray[Any]:
-    """A NumPy array, over the same memory where the dtype allows it; bfloat16 becomes float32."""
+    """A NumPy array, over the same memory where dtype and device allow it.
+
+    bfloat16 becomes float32; what lies on another device is copied to the host, and back later.
+    """
     if not is_tensor(x):
         return real_array(x, name)
-    tensor = x.detach()
+    if x.device.type == "meta":
+        raise InvalidInput(f"{name} is on the meta device and holds no values to project")
+    tensor = x.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
         tensor = tensor.float()
     try:
@@ -164,8 +169,8 @@ def like(given: Any, target: NDArray[Any]) -> Any:
     import torch
 
     if given.dtype == torch.bfloat16:
-        return _round_to_bfloat16(target)
-    return torch.from_numpy(target)
+        return _round_to_bfloat16(target).to(given.device)
+    return torch.from_numpy(target).to(given.device)
 
 
 def write_back(given: Any, target: NDArray[Any]) -> None:
@@ -178,7 +183,8 @@ def write_back(given: Any, target: NDArray[Any]) -> None:
         torch.autograd.graph.increment_version(given)
     else:
         with torch.no_grad():
-            given.copy_(_round_to_bfloat16(target))
+            rounded = given.dtype == torch.bfloat16
+            given.copy_(_round_to_bfloat16(target) if rounded else torch.from_numpy(target))
 
 
 def _round_to_bfloat16(target: NDArray[Any]) -> Any:
