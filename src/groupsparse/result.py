@@ -46,6 +46,16 @@ class Projection(Generic[V]):
         The name of the kernel that ran.
     primal, dual
         Σ xᵢᵀ|cᵢ| at the answer, and the dual value ℓ(μ) ≥ every feasible Σ xᵢᵀ|cᵢ|.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import groupsparse as gs
+    >>> p = gs.solve(np.array([[5.0, 1.0, -0.5, 0.2], [3.0, 2.0, -1.0, 0.0]]), 0.8)
+    >>> print(p.status)
+    target met
+    >>> abs(p.residual) < 1e-10, abs(p.gap) < 1e-10
+    (True, True)
     """
 
     value: V

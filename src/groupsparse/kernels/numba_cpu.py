@@ -107,9 +107,9 @@ class NumbaKernel:
             mu = here.mu + step
             if not 0.0 < mu < math.inf:
                 break
-            # Newton's step from a relative distance ε ends within a few ε² of the root.
+            # Newton's step from a relative distance ε ends within some ε² of the root.
             distance = abs(step) / mu
-            reach = mu * (4.0 * distance * distance + 1e-6)
+            reach = mu * (min(10.0 * distance * distance, 0.02) + 1e-5)
             if distance < 0.2 and not self._scan(mu - reach, mu + reach):
                 known.append(self._point(self.high))
                 break
@@ -184,7 +184,7 @@ class NumbaKernel:
         """The root as a small sample sees it; None where 0 has to be looked at first."""
         if self.size <= SMALL or not level > 0.0 or any(part.step for part in self.parts):
             return None
-        budget = min(max(self.size // 32, 1 << 13), SAMPLE)
+        budget = min(max(self.size // 16, 1 << 14), SAMPLE)
         samples = [part.sample(max(1, budget * part.size // self.size)) for part in self.parts]
 
         def evaluate(mu: float) -> tuple[float, float]:
