@@ -65,6 +65,15 @@ def test_float64_ranges(exponent, kernel):
         np.testing.assert_allclose(np.array(p.value) / 10.0**exponent, plain, atol=1e-9)
 
 
+@pytest.mark.parametrize("exponent", [-300, -160, -150, 150, 160, 300])
+@pytest.mark.parametrize("vector", [[1.0, 2.0, 3.0], [1.0001, 1.0002], [5.0, 1.0, 1.0, 1.0]])
+def test_short_vectors_out_of_the_range_of_squares(vector, exponent, kernel):
+    scaled = np.array(vector) * 10.0**exponent
+    for target in (0.5, 0.9, 0.99, 0.999):
+        check([scaled], target, kernel)
+        check([scaled, np.array([3.0, 1.0, 2.0])], target, kernel)
+
+
 @pytest.mark.parametrize("exponent", [-37, -30, -20, 20, 30, 37])
 def test_float32_ranges(exponent, kernel):
     array = np.random.default_rng(5).uniform(0.1, 1.0, (5, 20)) * 10.0**exponent
