@@ -14,9 +14,10 @@ from .arrays import Vector, as_vector, copy, inner, is_tensor, like, norms
 from .samples import Samples, State, Sums, extrapolated
 from .updates import ShrunkHals, Update
 
-# The iterations in which constrained rows go from equal shares of the burden to those that their
-# energies ask for.
-RAMP = 100
+# A random start says nothing about what should be sparse: the first iterations run free of the
+# target, which only what is reported has to meet. In those that follow, constrained rows go from
+# equal shares of the burden to those that their energies ask for.
+WARM_UP, RAMP = 30, 100
 CHECK_EVERY = 10
 # A component is given up after so many useless iterations: some come back by themselves.
 PATIENCE = 10
@@ -112,11 +113,10 @@ def alternate(
     began = time.perf_counter()
     search = _Search(samples, update_w, update_h, w, h, accelerate, rng)
     outcome = search.outcome
-    ramp = min(RAMP, limits.max_iter // 3) if search.constrained else 0
+    ramp = search.plan(limits.max_iter)
     try:
         for iteration in range(limits.max_iter):
-            if iteration <= ramp:
-                search.trust(iteration / max(ramp, 1))
+            search.begin(iteration)
             search.step()
             seconds = time.perf_counter() - began
             outcome.losses.append(outcome.loss)
@@ -132,6 +132,8 @@ def alternate(
                 outcome.reason = "max_time"
                 break
     except KeyboardInterrupt:
+        if not outcome.losses:
+            raise
         outcome.reason = "interrupted"
     return outcome
 
@@ -173,12 +175,26 @@ class _Search:
         self.idle = np.zeros(len(h), dtype=np.intp)
         self.mean: Any = None
 
-    def trust(self, share: float) -> None:
-        """Let the energies count for that much; when they count in full, losses start anew."""
-        for update in self.constrained:
-            update.trust = share
-        if share >= 1.0:
+    def plan(self, iterations: int) -> int:
+        """Divide the iterations into phases, and return where the last one begins."""
+        self.warm_up = self.ramp = 0
+        if self.constrained:
+            self.ramp = min(RAMP, iterations // 3)
+            # A W under a target is not relaxed: to report one that meets it would take another
+            # reading of the data.
+            if len(self.constrained) == 1 and self.constrained[0] is self.update_h:
+                self.warm_up = min(WARM_UP, iterations // 6)
+                self.constrained[0].relaxed = self.warm_up > 0
+        return self.ramp
+
+    def begin(self, iteration: int) -> None:
+        """Enter the phase of this iteration. Losses of another phase are not to be compared."""
+        if iteration in (self.warm_up, self.ramp):
             self.loss = np.inf
+        if self.warm_up <= iteration <= self.ramp:
+            for update in self.constrained:
+                update.relaxed = False
+                update.trust = (iteration - self.warm_up) / max(self.ramp - self.warm_up, 1)
 
     def step(self) -> None:
         momentum = self.extrapolation.momentum
@@ -188,6 +204,9 @@ class _Search:
         if loss < self.outcome.loss:
             self.outcome.state, self.outcome.h, self.outcome.loss = state, h, loss
             self.outcome.code_norms = np.sqrt(as_vector(sums.gram.diagonal()))
+        if isinstance(self.update_h, ShrunkHals) and self.update_h.relaxed:
+            h = self.update_h.free
+            loss = self._relative_loss(state, sums, h)
         if self.accelerate and not loss <= self.loss and not self.restarting:
             # Too far: start again from the updates before, which were not extrapolated. What that
             # gives is taken in any case: under a target no step is sure to lower the loss.

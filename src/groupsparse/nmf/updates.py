@@ -127,7 +127,8 @@ class ShrunkHals:
 
     Rows of little energy G_kk ‖F_k‖² become sparse first. Early on, when the energies mean nothing
     yet, all rows should share the burden alike: ``trust`` is the power of the energies that counts,
-    which the loop raises from 0 to 1.
+    which the loop raises from 0 to 1. Before that, while ``relaxed``, the sweeps know nothing of
+    the target: what they give is left in ``free``, and only the answer meets the target.
     """
 
     separable = False
@@ -136,6 +137,8 @@ class ShrunkHals:
         self.sweeps = sweeps
         self.target = target
         self.trust = 0.0
+        self.relaxed = False
+        self.free: Any = None
         self.multiplier: Multiplier = 0.0
         self.length: Vector | None = None  # uᵀc of each row
         self.spread: Vector = np.empty(0)  # wᵀu of each row
@@ -144,11 +147,14 @@ class ShrunkHals:
         factor, minima = copy(factor), empty_like(factor)
         own = as_vector(gram.diagonal())
         scale, shift, gain = self.thresholds(factor.shape[1], norms(factor), own)
+        if self.relaxed:
+            shift, gain = np.zeros_like(shift), np.ones_like(gain)
         weights = self.target.weight_rows(factor)
         sweep(
             factor, cross, gram,
             sweeps=self.sweeps, shift=shift, gain=gain, weights=weights, minima=minima,
         )  # fmt: skip
+        self.free = factor
         scaled = minima.clip(min=0) * like(scale, factor)[:, None]
         answer, multiplier = self.target.project(scaled, self.multiplier)
         answer = answer / like(scale, factor)[:, None]
