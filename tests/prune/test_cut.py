@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from groupsparse import InvalidInput, NonFiniteInput, prune
 from groupsparse.prune import ordering
 from groupsparse.prune.ordering import Scores, common_dtype, kth_smallest
-from groupsparse.prune.packing import PackedMask
+from groupsparse.prune.packing import PackedMask, pack_columns, unpack_columns
 
 
 def zeros(model: nn.Module) -> int:
@@ -216,6 +216,14 @@ def test_packing_is_one_bit_an_entry(shape: tuple[int, ...]) -> None:
     assert packed.zeros == kept.numel() - int(kept.sum())
     numpy = np.packbits(kept.numpy().reshape(-1), bitorder="little")
     assert np.array_equal(packed.bits.numpy(), numpy)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])
+def test_other_devices_pack_alike(count: int) -> None:
+    kept = torch.rand(count) < 0.4
+    bits = PackedMask.pack(kept).bits
+    assert torch.equal(pack_columns(kept.view(torch.uint8)), bits)
+    assert torch.equal(unpack_columns(bits)[:count].view(torch.bool), kept)
 
 
 def test_a_mask_of_the_wrong_size_is_refused() -> None:

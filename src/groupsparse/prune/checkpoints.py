@@ -166,7 +166,14 @@ def pack(tensor: Tensor) -> tuple[PackedMask, Tensor] | None:
     kept = flat.view(pattern) != 0
     if packed_bytes(tensor.numel(), int(kept.count_nonzero()), tensor.itemsize) >= tensor.nbytes:
         return None
-    return PackedMask.pack(kept.view(tensor.shape)), flat[kept]
+    return PackedMask.pack(kept.view(tensor.shape)), _selected(flat, kept, pattern)
+
+
+def _selected(flat: Tensor, kept: Tensor, pattern: torch.dtype) -> Tensor:
+    """``flat[kept]``; on a CPU by way of NumPy, which needs no list of indices for it."""
+    if flat.device.type != "cpu":
+        return flat[kept]
+    return torch.from_numpy(flat.view(pattern).numpy()[kept.numpy()]).view(flat.dtype)
 
 
 def packed_bytes(entries: int, survivors: int, itemsize: int) -> int:
@@ -258,7 +265,8 @@ class _Reader:
         if int(kept.count_nonzero()) != values.numel():
             raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
         dense = torch.zeros(mask.shape, dtype=values.dtype)
-        dense[kept] = values
+        pattern = _BIT_PATTERN[values.itemsize]
+        dense.view(pattern).numpy()[kept.numpy()] = values.view(pattern).numpy()
         return dense
 
 

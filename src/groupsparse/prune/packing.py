@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,13 +39,10 @@ class PackedMask:
     def pack(cls, kept: Tensor) -> PackedMask:
         """Pack a boolean tensor, on its device."""
         flat = kept.reshape(-1).view(torch.uint8)
-        missing = -flat.numel() % 8
-        if missing:
-            flat = torch.cat([flat, flat.new_zeros(missing)])
-        columns = flat.view(-1, 8)
-        bits = columns[:, 0].clone()
-        for place in range(1, 8):
-            bits |= columns[:, place] << place
+        if flat.device.type == "cpu":  # NumPy is ten times as fast there
+            bits = torch.from_numpy(np.packbits(flat.numpy(), bitorder="little"))
+        else:
+            bits = pack_columns(flat)
         return cls(bits, tuple(kept.shape))
 
     @property
@@ -58,11 +56,32 @@ class PackedMask:
 
     def unpack(self) -> Tensor:
         """The boolean tensor, True where an entry is kept."""
-        places = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
-        columns = (self.bits.unsqueeze(1) >> places) & 1
-        return columns.view(torch.bool).view(-1)[: self.numel].view(self.shape)
+        if self.bits.device.type == "cpu":
+            entries = np.unpackbits(self.bits.numpy(), count=self.numel, bitorder="little")
+            flat = torch.from_numpy(entries)
+        else:
+            flat = unpack_columns(self.bits)[: self.numel]
+        return flat.view(torch.bool).view(self.shape)
 
     @property
     def zeros(self) -> int:
         """How many entries are zero."""
         return self.numel - int(self.unpack().count_nonzero())
+
+
+def pack_columns(flat: Tensor) -> Tensor:
+    """Eight bytes of 0 or 1 into one, on any device."""
+    missing = -flat.numel() % 8
+    if missing:
+        flat = torch.cat([flat, flat.new_zeros(missing)])
+    columns = flat.view(-1, 8)
+    bits = columns[:, 0].clone()
+    for place in range(1, 8):
+        bits |= columns[:, place] << place
+    return bits
+
+
+def unpack_columns(bits: Tensor) -> Tensor:
+    """The inverse of `pack_columns`; the last bytes may be padding."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits.unsqueeze(1) >> places) & 1).view(-1)
