@@ -198,7 +198,7 @@ def test_callback_sees_progress_and_can_stop(capsys: pytest.CaptureFixture[str])
     assert model.stopped_by_ == "callback"
     assert [p.iteration for p in seen] == list(range(1, 13))
     assert seen[-1].loss == model.loss_curve_[-1]
-    assert seen[-1].hoyer == pytest.approx(0.6, abs=1e-9)
+    assert seen[-1].hoyer >= 0.6 - 1e-9
     assert "iteration 10/60  error" in capsys.readouterr().out
 
 
