@@ -10,6 +10,7 @@ from scipy.optimize import nnls
 
 import groupsparse as gs
 from groupsparse.nmf.constraints import Target
+from groupsparse.nmf.samples import extrapolated
 from groupsparse.nmf.sweeps import sweep
 from groupsparse.nmf.updates import FastGradient, Hals, PenalisedHals, ShrunkHals
 
@@ -120,3 +121,8 @@ def test_tensors_are_updated_like_arrays() -> None:
         answer = make()(*tensors)
         assert isinstance(answer, torch.Tensor)
         np.testing.assert_allclose(answer.numpy(), make()(factor, cross, gram), atol=1e-8)
+
+
+def test_extrapolation_goes_further_but_never_below_zero() -> None:
+    ahead = extrapolated(np.array([3.0, 0.0, 1.0]), np.array([1.0, 2.0, 1.0]), 0.5)
+    np.testing.assert_array_equal(ahead, [4.0, 0.0, 1.0])
