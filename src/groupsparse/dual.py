@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Evaluate = Callable[[float], tuple[float, float]]
 
@@ -16,8 +17,7 @@ Evaluate = Callable[[float], tuple[float, float]]
 LIMIT = 250
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):  # made at every step, and twice as quickly as a frozen dataclass
     """``total`` = Σ βᵢ wᵢᵀxᵢ[μ] and its slope at one μ."""
 
     mu: float

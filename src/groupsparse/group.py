@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ SLACK = {8: 1e-11, 4: 5e-7, 2: 5e-7}
 TOLERANCE = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(NamedTuple):
     """The certificate of one group, but for the measure of what is returned."""
 
     multiplier: float

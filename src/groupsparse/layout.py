@@ -48,7 +48,8 @@ class Block:
     def threshold(self, mu: float) -> float | NDArray[np.float64]:
         """t = μ·rate of every vector; finite, so that no weight of 0 turns it into a NaN."""
         if isinstance(self.rate, float):
-            return min(mu * self.rate, BIG)
+            t = mu * self.rate
+            return t if t < BIG else BIG
         with np.errstate(over="ignore"):
             return np.minimum(mu * self.rate, BIG)
 

@@ -36,7 +36,7 @@ def hoyer(x: Any, *, axis: Axis = -1, weights: Any = None) -> Any:
     Examples
     --------
     >>> import groupsparse as gs
-    >>> gs.hoyer([3.0, 4.0, 0.0, 0.0])
+    >>> round(gs.hoyer([3.0, 4.0, 0.0, 0.0]), 12)
     0.6
     >>> gs.hoyer([[1.0, 1.0], [0.0, 2.0]])
     array([0., 1.])

@@ -22,7 +22,7 @@ Sums = tuple[float, float, float, float, float, int]
 PIECE = 1 << 16  # longer vectors are summed up piece by piece
 TASK = 1 << 19  # entries that are worth handing to another core
 TASKS = 8  # fixed, so that results do not depend on the number of cores
-ROOM = 16  # one entry in so many can be kept from a scan
+ROOM = 32  # one entry in so many can be kept from a scan
 # Squares are summed in the data's own precision and must neither vanish nor overflow.
 SQUARES = {4: (1e-30, 1e30), 8: (1e-200, 1e200)}
 
@@ -31,7 +31,7 @@ class Sample:
     """Some of the vectors of a part, or of the entries of each, standing for all."""
 
     def __init__(self, block: Block, values: NDArray[Any], vectors: int) -> None:
-        self.values: Array = np.abs(values, dtype=np.float64)
+        self.values: Array = np.abs(values, dtype=np.float64, order="C")
         self.excess = np.empty_like(self.values)
         self.s, self.q = np.empty((2, len(values)))
         self.rate, beta = block.rate, block.beta
@@ -84,15 +84,13 @@ class Part:
     def thresholds(self, low: float, high: float) -> tuple[NDArray[Any], ...]:
         """Per vector: the low one, and the high one as a sum of two numbers of the data's dtype."""
         with np.errstate(over="ignore"):
-            exact = np.minimum(high * self.rate, BIG)
-            bottom = np.minimum(low * self.rate, BIG)
+            exact, bottom = (np.minimum(mu * self.rate, BIG) for mu in (high, low))
         head = exact.astype(self.dtype)
         tail = (exact - head).astype(self.dtype)
-        # Rounded down: an entry too many inside the bracket does no harm. Without a bracket no
-        # entry may be larger than the low threshold and not above the high one.
+        if low == high:  # no entry is in the bracket
+            return np.full_like(head, np.inf), head, tail
+        # Rounded down: an entry too many inside the bracket does no harm.
         lowest = np.nextafter(bottom.astype(self.dtype), self.dtype.type(-np.inf))
-        if low == high:
-            lowest = np.full_like(head, np.inf)
         return lowest, head, tail
 
     def sum_tasks(self, mu: float, high: float) -> list[Callable[[], Sums]]:
