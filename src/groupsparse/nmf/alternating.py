@@ -25,7 +25,30 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback sees after each iteration: the best factorisation so far."""
+    """What a callback sees after each iteration: the best factorisation so far.
+
+    Attributes
+    ----------
+    iteration
+        How many iterations have been made.
+    loss
+        ‖X − WH‖_F/‖X‖_F.
+    seconds
+        Time since the first iteration began.
+    components
+        H, before it is scaled as in ``components_``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from groupsparse.nmf import GroupSparseNMF
+    >>> def good_enough(progress):
+    ...     return progress.loss < 0.3
+    >>> x = np.random.default_rng(0).random((30, 20))
+    >>> model = GroupSparseNMF(4, callback=good_enough, random_state=0).fit(x)
+    >>> model.stopped_by_
+    'callback'
+    """
 
     iteration: int
     loss: float
