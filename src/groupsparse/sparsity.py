@@ -38,7 +38,7 @@ def hoyer(x: Any, *, axis: Axis = -1, weights: Any = None) -> Any:
     >>> import groupsparse as gs
     >>> round(gs.hoyer([3.0, 4.0, 0.0, 0.0]), 12)
     0.6
-    >>> gs.hoyer([[1.0, 1.0], [0.0, 2.0]])
+    >>> gs.hoyer([[1.0, 1.0], [0.0, 2.0]]).round(12)
     array([0., 1.])
     """
     torch = sys.modules.get("torch")

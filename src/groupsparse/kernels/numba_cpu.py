@@ -172,7 +172,7 @@ class NumbaKernel:
         """Sum up above ``high`` and keep the entries above ``low``; False if they are too many."""
         self.passes += 1
         ends = run([task for part in self.parts for task in part.scan_tasks(low, high)])
-        kept = all(end <= capacity for end, capacity in ends)
+        kept = all(end < capacity for end, capacity in ends)  # a full list may have lost its last
         for part in self.parts:
             part.settle(kept)
         self.low, self.high, self.summed_at = (low if kept else high), high, -1.0

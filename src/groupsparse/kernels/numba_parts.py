@@ -76,7 +76,7 @@ class Part:
 
     def band_room(self, banded: bool, tasks: int) -> int:
         """Make room for entries inside the bracket; returns what each task may fill."""
-        room = max(1, self.size // ROOM // tasks) if banded else 1
+        room = max(64, self.size // ROOM // tasks) if banded else 1
         if self.band.size < room * tasks:
             self.band = np.empty(room * tasks, self.dtype)
         return room
