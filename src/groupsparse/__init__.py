@@ -6,7 +6,6 @@ The names below are the whole interface of the core. ``groupsparse.nmf``, ``grou
 
 from .errors import (
     InvalidInput,
-    KernelUnavailable,
     MissingExtra,
     NonFiniteInput,
     UnsupportedType,
@@ -19,7 +18,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "InvalidInput",
-    "KernelUnavailable",
     "MissingExtra",
     "NonFiniteInput",
     "Projection",

@@ -15,10 +15,6 @@ class UnsupportedType(TypeError):
     """An argument has a type or dtype that the projection has no meaning for."""
 
 
-class KernelUnavailable(RuntimeError):
-    """The kernel that was asked for cannot run here; another one is never put in its place."""
-
-
 class MissingExtra(ImportError):
     """An optional dependency is needed; the message says which extra installs it."""
 

@@ -26,11 +26,10 @@ ATTEMPTS = 4  # brackets to try before falling back on plain passes
 
 def create(blocks: Sequence[Block]) -> Kernel:
     """The kernel for problems of this kind and size."""
-    size = sum(block.values.size for block in blocks)
-    if any(block.weights is not None for block in blocks):
+    small = sum(block.values.size for block in blocks) <= SMALL
+    if small or any(block.weights is not None for block in blocks):
         return CompiledKernel(blocks)
-    rows = all(block.values.ndim == 2 and block.uniform for block in blocks)
-    return CompiledKernel(blocks) if size <= SMALL and rows else NumbaKernel(blocks)
+    return NumbaKernel(blocks)
 
 
 class CompiledKernel(ReferenceKernel):
@@ -39,8 +38,8 @@ class CompiledKernel(ReferenceKernel):
     name = "numba"
 
     def _part(self, block: Block) -> ReferencePart:
-        weighted = block.weights is not None or not block.uniform
-        return _WeightedPart(block) if weighted else _SmallPart(block)
+        plain = block.weights is None and block.uniform and block.values.ndim == 2
+        return _SmallPart(block) if plain else _WeightedPart(block)
 
 
 class _SmallPart(ReferencePart):

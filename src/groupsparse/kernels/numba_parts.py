@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import KernelUnavailable
 from ..layout import BIG, Block
 from . import _loops
 
@@ -49,8 +48,6 @@ class Part:
     """One block, its sums at the upper end of a bracket, and the entries inside the bracket."""
 
     def __init__(self, block: Block, values: NDArray[Any], vectors: int, pieces: int) -> None:
-        if block.weights is not None:
-            raise KernelUnavailable("the numba kernel knows no weights; ask for 'reference'")
         self.block = block
         self.values = values
         self.size = values.size
