@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,17 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 def pytest_report_header() -> list[str]:
     return [f"tests/prune skipped: no {name}, extra [torch]" for name in MISSING]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """These networks are too small for two threads, which on a busy machine wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
