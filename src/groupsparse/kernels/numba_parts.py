@@ -112,7 +112,8 @@ class Part:
 
     def upper(self) -> float:
         low, high = self.block.values.min(axis=1), self.block.values.max(axis=1)
-        return float((np.maximum(high, -low) / self.block.rate).max())
+        largest = np.maximum(high, -low).astype(np.float64)
+        return float((largest / self.block.rate).max())
 
     def corners(self) -> Corners:
         """The vectors of which nothing is left, where their largest entry is, and that entry."""
