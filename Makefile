@@ -25,6 +25,7 @@ bench: $(STAMP) ## time everything side by side and rewrite benchmarks/RESULTS.m
 	$(PY) -m benchmarks
 
 docs: $(STAMP) ## build the documentation into build/docs, every example executed
+	rm -rf docs/api/generated # a name that is gone must not leave its page behind
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "open build/docs/index.html"
 
