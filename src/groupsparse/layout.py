@@ -163,7 +163,7 @@ class Item:
         assert self.exponent is not None
         self.exponent[self.exponent == NO_EXPONENT] = middle  # zero vectors
         values = np.ldexp(block.values.astype(np.float64), -self.exponent[:, None])
-        rate = np.ldexp(block.beta, np.clip(middle - self.exponent, -1000, 1000))
+        rate = np.ldexp(block.beta, np.clip(middle - self.exponent, -1020, 1020))
         self.block = Block(values, block.weights, block.beta, block.top, rate)
 
     def complain_if_not_finite(self) -> None:
