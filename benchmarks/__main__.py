@@ -73,7 +73,8 @@ def write_results(available: dict[str, ModuleType]) -> None:
 def section(name: str, module: ModuleType, folder: Path) -> str:
     """Return one benchmark's part of RESULTS.md."""
     found = record.load(name, folder=folder)
-    return f"## {name}\n\n{_origin(found)}\n\n{module.report(found['results'])}\n"
+    summary = (module.__doc__ or "").splitlines()[0]
+    return f"## {name}\n\n{summary}\n\n{module.report(found['results'])}\n\n{_origin(found)}\n"
 
 
 def _origin(found: dict[str, Any]) -> str:

@@ -92,7 +92,7 @@ def report(results: dict[str, Any]) -> str:
         seconds = case["seconds"]
         ratios = [f"{seconds[name] / seconds['copyto']:.2f}" for name in _TIMED]
         milliseconds = f"{1e3 * seconds['copyto']:.2f}"
-        passes = f"{case['passes']:.2f} / {case['passes start']:.2f}"
+        passes = f"{case['passes']} / {case['passes start']}"
         rows.append([case["mib"], case["vectors"], case["target"], milliseconds, *ratios, passes])
     header = ["MiB", "vectors", "hoyer", "copyto ms", *_TIMED, "passes cold / start"]
     kernels = ", ".join(sorted({case["kernel"] for case in results["cases"]}))
