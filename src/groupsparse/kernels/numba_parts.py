@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Corners = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[Any]]
 Sums = tuple[float, float, float, float, float, int]
 PIECE = 1 << 16  # longer vectors are summed up piece by piece
-TASK = 1 << 19  # entries that are worth handing to another core
+TASK = 1 << 20  # entries that are worth handing to another core
 TASKS = 8  # fixed, so that results do not depend on the number of cores
 ROOM = 32  # one entry in so many can be kept from a scan
 # Squares are summed in the data's own precision and must neither vanish nor overflow.
