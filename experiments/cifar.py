@@ -193,7 +193,8 @@ def main() -> None:
         "layers": prune.report(model).as_dict(),
     }
     seconds = time.perf_counter() - began
-    record.save(options.name, results, seconds=seconds, seed=options.seed, parameters=vars(options))
+    settings = {name: value for name, value in vars(options).items() if name != "data"}
+    record.save(options.name, results, seconds=seconds, seed=options.seed, parameters=settings)
     print(prune.report(model))
     print(f"accuracy {results['accuracy']:.2f} % (mean of the last {len(last)} epochs)")
 

@@ -154,9 +154,11 @@ def test_files_of_another_kind(tmp_path: Path) -> None:
     model = network()
     save_file(model.state_dict(), tmp_path / "other.safetensors")
     prune.Masks.of(model).save(tmp_path / "masks.safetensors")
-    for path in ("other.safetensors", "masks.safetensors", "nowhere.safetensors"):
+    (tmp_path / "half.safetensors").write_bytes((tmp_path / "masks.safetensors").read_bytes()[:-9])
+    (tmp_path / "text.safetensors").write_text("not at all")
+    for path in ("other", "masks", "nowhere", "half", "text"):
         with pytest.raises(InvalidInput):
-            prune.load(model, tmp_path / path)
+            prune.load(model, tmp_path / f"{path}.safetensors")
     prune.save(model, tmp_path / "model.safetensors")
     with pytest.raises(InvalidInput, match="no masks"):
         prune.Masks.load(tmp_path / "model.safetensors")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from experiments import cifar
 from experiments.cifar import PAD, Images, Loader, data_folder, hold_out, load_cifar10
 from experiments.networks import NETWORKS, cifar_resnet, resnet50
 from experiments.training import Trainer, stepwise
@@ -57,9 +58,9 @@ def test_the_keras_variant() -> None:
         cifar_resnet(21)
 
 
-def images(count: int) -> Images:
+def images(count: int, side: int = 16) -> Images:
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    pixels = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
     labels = (pixels[:, 0].float().mean(dim=(1, 2)) > 127.5).long()
     return Images(pixels, labels)
 
@@ -142,6 +143,23 @@ def test_held_out_images_are_no_training_images() -> None:
     assert (len(train), len(held)) == (50, 10)
     rows = {tuple(p.flatten().tolist()) for p in train.pixels}
     assert not rows & {tuple(p.flatten().tolist()) for p in held.pixels}
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    records: list[Any] = []
+    monkeypatch.setattr(cifar, "load_cifar10", lambda folder: (images(48, 32), images(16, 32)))
+    monkeypatch.setattr(cifar.record, "ROOT", tmp_path)
+    monkeypatch.setattr(cifar.record, "save", lambda *a, **options: records.append((a, options)))
+    arguments = "cifar --data D --network resnet20 --epochs 2 --batch 16 --hoyer 0.6 --final"
+    monkeypatch.setattr("sys.argv", arguments.split())
+    cifar.main()
+    (name, results), options = records[0]
+    assert name == "cifar"
+    assert len(results["curve"]) == 2
+    assert results["layers"]["total"]["parameters"] == 268_336
+    assert "data" not in options["parameters"]
+    assert "accuracy" in capsys.readouterr().out
+    assert (tmp_path / "build" / "checkpoints" / "cifar.pt").exists()
 
 
 @pytest.mark.skipif("GROUPSPARSE_DATA" not in os.environ, reason="GROUPSPARSE_DATA is not set")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -34,8 +34,11 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a file that this library wrote."""
     if not Path(path).is_file():
         raise InvalidInput(f"there is no file {os.fspath(path)}")
-    with safe_open(path, framework="pt") as file:
-        metadata: dict[str, str] = file.metadata() or {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+    except (SafetensorError, RuntimeError) as error:
+        raise InvalidInput(f"{os.fspath(path)} is no safetensors file: {error}") from error
     if metadata.get("format") != FORMAT:
         raise InvalidInput(
             f"{os.fspath(path)} has format {metadata.get('format')!r}; expected {FORMAT!r}, "
