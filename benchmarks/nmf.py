@@ -1,8 +1,7 @@
-"""NMF of the CBCL faces: time of an iteration against its two dense products, and against
-scikit-learn the time to its own error after 500 iterations.
+"""NMF of the CBCL faces: one iteration against its dense products, and a race with scikit-learn.
 
-Needs the real data (GROUPSPARSE_DATA); without it, random data of the same shape stands in, and the
-results say so.
+The race is to the error that scikit-learn's coordinate descent has after 500 iterations. Needs the real data (GROUPSPARSE_DATA);
+without it, random data of the same shape stands in, and the results say so.
 """
 
 from __future__ import annotations

@@ -190,9 +190,9 @@ def test_transform_is_nonnegative_least_squares_for_each_sample_alone() -> None:
 def test_callback_sees_progress_and_can_stop(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Progress] = []
 
-    def watch(progress: Progress) -> bool:
+    def watch(progress: Progress) -> np.bool_:  # what comparing NumPy numbers gives
         seen.append(progress)
-        return len(seen) == 12
+        return np.bool_(len(seen) == 12)
 
     model, _ = fitted(noisy(), hoyer_H=0.6, callback=watch, verbose=1)
     assert model.stopped_by_ == "callback"

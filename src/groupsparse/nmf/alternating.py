@@ -145,7 +145,7 @@ def alternate(
             outcome.losses.append(outcome.loss)
             outcome.times.append(seconds)
             progress = Progress(iteration + 1, outcome.loss, seconds, outcome.h)
-            if callback is not None and callback(progress) is True:
+            if callback is not None and callback(progress):
                 outcome.reason = "callback"
                 break
             if _converged(outcome.losses, limits.tol, ramp):

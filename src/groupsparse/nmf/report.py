@@ -35,6 +35,6 @@ def combined(*callbacks: Callback | None) -> Callback | None:
 
     def call_all(progress: Progress) -> Any:
         answers = [callback(progress) for callback in active]  # every one is called
-        return any(answer is True for answer in answers)
+        return any(answers)
 
     return call_all
