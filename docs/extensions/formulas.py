@@ -1,4 +1,4 @@
-"""Formulas in pages become MathML, and formulas in docstrings are left as they are typed.
+"""Formulas in pages become MathML; formulas and names in docstrings are left as they are typed.
 
 Browsers draw MathML by themselves: no script, no network, no LaTeX.
 """
@@ -26,16 +26,16 @@ def block(translator: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
-def bar(
+def as_typed(
     inliner: Inliner, match: re.Match[str], line: int
 ) -> tuple[str, list[nodes.Node], str, list[nodes.system_message]]:
-    """Read ``|c|`` as a magnitude; reStructuredText would look for a substitution named c."""
-    end = match.end("start")
+    """Read ``|c|`` as a magnitude, not a substitution, and ``n_iter_`` as a name, not a link."""
+    end = match.end("start" if match["start"] else "whole")
     return match.string[:end], [], match.string[end:], []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the renderer under the name that conf.py asks for."""
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
-    Inliner.dispatch["|"] = bar
+    Inliner.dispatch["|"] = Inliner.dispatch["_"] = as_typed
     return {"parallel_read_safe": True, "parallel_write_safe": True}
