@@ -1,7 +1,8 @@
 """NMF of the CBCL faces: one iteration against its dense products, and a race with scikit-learn.
 
-The race is to the error that scikit-learn's coordinate descent has after 500 iterations. Needs the real data (GROUPSPARSE_DATA);
-without it, random data of the same shape stands in, and the results say so.
+The race is to the error that scikit-learn's coordinate descent has after 500 iterations. Needs the
+real data (GROUPSPARSE_DATA); without it, random data of the same shape stands in, and the results
+say so.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     random_state : int, RandomState or None
         The same seed gives the same bits.
     callback : callable, optional
-        Called with a :class:`Progress` after every iteration; returning something true ends the fit.
+        Called with a :class:`Progress` after every iteration; a true answer ends the fit.
     verbose : int
         Print a line of progress every ten iterations (1) or every iteration (2).
 
