@@ -8,9 +8,11 @@ The images stay on the device as bytes; flips and crops are one gather there.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from experiments.training import Trainer, stepwise
 from groupsparse import prune
 
 PAD = 4
+SHEETS = ("train_1", "train_2", "train_3", "train_4", "train_5", "test")
 HELD_OUT = 5000  # of the training images, for choices; the test set is for final figures
 
 
@@ -55,28 +58,73 @@ def data_folder(given: str | None) -> Path:
     return Path(folder)
 
 
-def load_cifar10(folder: Path) -> tuple[Images, Images]:
-    """Read training and test set from the lossless sheets of 100 × 100 images."""
-    from PIL import Image
+def load_cifar10(folders: Path | Sequence[Path]) -> tuple[Images, Images]:
+    """Read training and test set from the lossless sheets of 100 × 100 images.
 
-    def sheet(name: str) -> Tensor:
-        with Image.open(folder / "cifar10" / f"{name}.webp") as file:
-            tiles = np.asarray(file.convert("RGB")).reshape(100, 32, 100, 32, 3)
-        images = tiles.transpose(0, 2, 4, 1, 3).reshape(10_000, 3, 32, 32)
-        return torch.from_numpy(np.ascontiguousarray(images))
-
-    with np.load(folder / "cifar10" / "labels.npz", allow_pickle=False) as labels:
+    The sheets may lie in several folders. Decoding one takes a second, so with more than two
+    processors each sheet gets a process.
+    """
+    given = [folders] if isinstance(folders, Path) else list(folders)
+    sheets = [_found(given, f"{name}.webp") for name in SHEETS]
+    with np.load(_found(given, "labels.npz"), allow_pickle=False) as labels:
         train_labels, test_labels = (
             torch.from_numpy(labels[name].astype(np.int64)) for name in ("train", "test")
         )
-    train = torch.cat([sheet(f"train_{i}") for i in range(1, 6)])
-    return Images(train, train_labels), Images(sheet("test"), test_labels)
+    if (os.cpu_count() or 1) > 2:
+        # Forked before anything runs on a GPU; a fresh interpreter would import torch once more.
+        with ProcessPoolExecutor(len(sheets), multiprocessing.get_context("fork")) as pool:
+            decoded = list(pool.map(decode_sheet, sheets))
+    else:
+        decoded = [decode_sheet(sheet) for sheet in sheets]
+    tensors = [torch.from_numpy(sheet) for sheet in decoded]
+    return Images(torch.cat(tensors[:-1]), train_labels), Images(tensors[-1], test_labels)
+
+
+def decode_sheet(path: Path) -> np.ndarray:
+    """Return the 10 000 images of one sheet as bytes, 10 000 × 3 × 32 × 32."""
+    from PIL import Image
+
+    with Image.open(path) as file:
+        tiles = np.asarray(file.convert("RGB")).reshape(100, 32, 100, 32, 3)
+    return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3).reshape(10_000, 3, 32, 32))
+
+
+def _found(folders: Sequence[Path], name: str) -> Path:
+    for folder in folders:
+        for path in (folder / "cifar10" / name, folder / name):
+            if path.exists():
+                return path
+    raise SystemExit(f"no {name} in {', '.join(map(str, folders))}, nor in cifar10/ there")
+
+
+def held_out(total: int, count: int = HELD_OUT) -> tuple[Tensor, Tensor]:
+    """Return which images are for training and which for choices, the same ones every time."""
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(20220701))
+    return order[count:], order[:count]
 
 
 def hold_out(train: Images, count: int = HELD_OUT) -> tuple[Images, Images]:
     """Split off images for choices, the same ones every time."""
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(20220701))
-    return train[order[count:]], train[order[:count]]
+    rest, held = held_out(len(train), count)
+    return train[rest], train[held]
+
+
+def epoch_draws(count: int, batch: int, seed: int, number: int) -> Tensor:
+    """Return image, crop (top, left) and flip of every row of every batch: steps × 4 × batch.
+
+    The last images of the shuffled set, fewer than a batch, are left out.
+    """
+    generator = torch.Generator().manual_seed(seed * 100_003 + number)
+    draws = torch.stack(
+        [
+            torch.randperm(count, generator=generator),
+            torch.randint(0, 2 * PAD + 1, (count,), generator=generator),
+            torch.randint(0, 2 * PAD + 1, (count,), generator=generator),
+            torch.randint(0, 2, (count,), generator=generator),
+        ]
+    )
+    steps = count // batch
+    return draws[:, : steps * batch].view(4, steps, batch).transpose(0, 1).contiguous()
 
 
 class Loader:
@@ -98,22 +146,9 @@ class Loader:
         return len(self.images) // self.batch
 
     def epoch(self, number: int) -> Iterator[Tensor]:
-        """Yield for each step what `make` needs: image, crop and flip of every row of the batch.
-
-        The last images of the shuffled set, fewer than a batch, are left out.
-        """
-        count = len(self.images)
-        generator = torch.Generator().manual_seed(self.seed * 100_003 + number)
-        draws = torch.stack(
-            [
-                torch.randperm(count, generator=generator),
-                torch.randint(0, 2 * PAD + 1, (count,), generator=generator),
-                torch.randint(0, 2 * PAD + 1, (count,), generator=generator),
-                torch.randint(0, 2, (count,), generator=generator),
-            ]
-        ).to(self.device)
-        for step in range(len(self)):
-            yield draws[:, step * self.batch : (step + 1) * self.batch]
+        """Yield for each step what `make` needs: image, crop and flip of every row of the batch."""
+        draws = epoch_draws(len(self.images), self.batch, self.seed, number)
+        yield from draws.to(self.device)
 
     def make(self, draw: Tensor) -> tuple[Tensor, Tensor]:
         """Return normalised images and labels: one gather, without a copy of the whole image."""

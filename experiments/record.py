@@ -78,7 +78,8 @@ def provenance() -> dict[str, Any]:
     return {
         "command": _command(),
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
+        # A machine that has only a copy of the files is told which commit they are from.
+        "commit": os.environ.get("GROUPSPARSE_COMMIT") or _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--", *_SOURCES)),
         "machine": machine(),
         "versions": versions(),
@@ -118,10 +119,13 @@ def _command() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git prints, or None outside a repository."""
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    """Return what git prints, or None outside a repository and where there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
