@@ -72,41 +72,62 @@ def find_root(
     -------
     Root
     """
-    search = _Search(level, tolerance, slack)
-    for point in known:
-        search.add(point)
-    iterations = 0
-    guess = start
-    while not search.done:
-        if iterations == LIMIT:
-            return Root(search.best.mu, iterations, met=False)
-        if guess is not None and search.inside(guess):
-            mu: float | None = guess
-        elif search.above is None:
-            mu = search.leftwards()
-        else:
-            mu = search.propose(upper)
-        guess = None
-        if mu is None:
-            return search.collapsed(iterations)
-        iterations += 1
+    search = Search(level, tolerance, known=known, start=start, slack=slack)
+    while (mu := search.propose(upper)) is not None:
         search.add(Point(mu, *evaluate(mu)))
-    return Root(search.best.mu, iterations, met=True)
+    return search.root
 
 
-class _Search:
-    """A bracket around the root, and where to look next."""
+class Search:
+    """A bracket around the root, and where to look next.
 
-    def __init__(self, level: float, tolerance: float, slack: float) -> None:
+    What :func:`find_root` does with one function, this does step by step, so that the roots of many
+    functions can be looked for side by side: evaluate what ``propose`` returns, ``add`` it, and so
+    on until it returns None; ``root`` is the answer then. The parameters are find_root's.
+    """
+
+    root: Root
+
+    def __init__(
+        self,
+        level: float,
+        tolerance: float,
+        *,
+        known: Iterable[Point] = (),
+        start: float | None = None,
+        slack: float = 0.0,
+    ) -> None:
         self.level = level
         self.tolerance = tolerance
         self.slack = slack
+        self.guess = start
+        self.iterations = 0
         self.above: Point | None = None  # total > level: the root is to the right
         self.below: Point | None = None
         self.best = Point(0.0, math.inf, 0.0)
         self.last: Point | None = None
         self.before: Point | None = None
         self.slow = 0
+        for point in known:
+            self.add(point)
+
+    def propose(self, upper: Callable[[], float]) -> float | None:
+        """The next μ to evaluate; None at the end, when ``root`` has been found."""
+        if self.done or self.iterations == LIMIT:
+            self.root = Root(self.best.mu, self.iterations, met=self.done)
+            return None
+        guess, self.guess = self.guess, None
+        if guess is not None and self.inside(guess):
+            mu: float | None = guess
+        elif self.above is None:
+            mu = self.leftwards()
+        else:
+            mu = self.rightwards(upper)
+        if mu is None:
+            self.root = self.collapsed()
+            return None
+        self.iterations += 1
+        return mu
 
     @property
     def done(self) -> bool:
@@ -147,7 +168,7 @@ class _Search:
         mu = None if self.below is None or self.slow else self._newton(self.below, 1.0)
         return mu if mu is not None and self.inside(mu) else 0.0
 
-    def propose(self, upper: Callable[[], float]) -> float | None:
+    def rightwards(self, upper: Callable[[], float]) -> float | None:
         """The next μ strictly inside the bracket, or None where no float is left in it."""
         above, last = self.above, self.last
         assert above is not None
@@ -194,8 +215,8 @@ class _Search:
         bend = math.log(ratio) / math.log(two.total / one.total)
         return min(max(1.0 - bend, -1.0), 2.0)
 
-    def collapsed(self, iterations: int) -> Root:
-        above, below = self.above, self.below
+    def collapsed(self) -> Root:
+        above, below, iterations = self.above, self.below, self.iterations
         assert above is not None
         if below is None:
             # Even the far end is above the level, which only rounding can bring about (s = 1).
