@@ -115,25 +115,26 @@ class Bottleneck(nn.Module):
         return relu(self.bn3(self.conv3(y)) + self.shortcut(x))
 
 
-def resnet50(classes: int = 1000, *, keras: bool = False) -> nn.Module:
-    """Return ResNet-50.
+def resnet50(classes: int = 1000, *, keras: bool = False, width: int = 64) -> nn.Module:
+    """Return ResNet-50; ``width``, the channels after the first convolution, scales all others.
 
     ``keras=True`` gives the variant whose trained parameters are public in Keras' layout: biases in
     the convolutions, batch norm with ε = 1e-3, stride at the first convolution of a block.
     """
     layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, padding=3, bias=keras),
-        nn.BatchNorm2d(64, 1e-3 if keras else 1e-5),
+        nn.Conv2d(3, width, 7, 2, padding=3, bias=keras),
+        nn.BatchNorm2d(width, 1e-3 if keras else 1e-5),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, 2, padding=1),
     ]
-    channels = 64
-    for stage, (width, depth) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+    channels = width
+    for stage, depth in enumerate((3, 4, 6, 3)):
+        inner = width * 2**stage
         for block in range(depth):
             stride = 2 if stage and not block else 1
-            layers.append(Bottleneck(channels, width, stride, keras=keras, shortcut=not block))
-            channels = 4 * width
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes)]
+            layers.append(Bottleneck(channels, inner, stride, keras=keras, shortcut=not block))
+            channels = 4 * inner
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
     return _initialised(nn.Sequential(*layers))
 
 
