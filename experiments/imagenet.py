@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hoyer", type=float, default=0.8, help="of the projections; 0: none")
     parser.add_argument("--every", type=int, default=500, help="steps between projections")
     parser.add_argument("--sparsity", type=float, default=0.8, help="zeros at the end")
+    parser.add_argument("--floor", type=int, default=0, help="what the cut leaves of each filter")
     parser.add_argument("--budget", default="layer", choices=["layer", "model"])
     parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument(
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace, processes: Processes) -> dict[str, Any]:
     results["layers before the cut"] = prune.report(model).as_dict()
 
     # A restart comes through here again: the cut of the same parameters is the same cut.
-    masks = prune.cut(model, options.sparsity)
+    masks = prune.cut(model, options.sparsity, floor=options.floor)
     tuned = phase("finetune", model, data, processes, options)
     results["cut"] = tuned.accuracy()
     with masks.frozen(model, tuned.optimizer):
