@@ -62,24 +62,24 @@ def resolve(
     """
     missing = level - total_at_hi
     gain = 0.0
-    room = sum(_tie_room(sides) for sides in _jumping(blocks, lo, hi))
+    room = sum(_tie_room(sides) for sides in jumping(blocks, lo, hi))
     if room > 0.0:
         share = _common_blend(blocks, lo, hi, min(missing, room)) if missing < room else 0.0
-        for sides in _jumping(blocks, lo, hi):
+        for sides in jumping(blocks, lo, hi):
             ties = ~sides.empty
             x = _blend(sides.low[ties], sides.high[ties], share)
             sides.write(ties, x)
             change = (sides.magnitude[ties] * (x - sides.high[ties])).sum(axis=1)
             gain += float((change * sides.scale[ties]).sum())
         missing -= room
-    corners = missing > 0.0 and any(sides.empty.any() for sides in _jumping(blocks, lo, hi))
+    corners = missing > 0.0 and any(sides.empty.any() for sides in jumping(blocks, lo, hi))
     if corners:
         return Status.CORNER, gain + _fill_corners(blocks, lo, hi, missing)
     # Where no vector jumps, rounding alone kept the total from meeting the level more closely.
     return Status.TIE if room > 0.0 else Status.CONVERGED, gain
 
 
-def _jumping(blocks: Sequence[Block], lo: float, hi: float) -> Iterator[_Sides]:
+def jumping(blocks: Sequence[Block], lo: float, hi: float) -> Iterator[_Sides]:
     """The vectors whose term differs between lo and hi by more than rounding, in chunks."""
     for block in blocks:
         step = max(1, CHUNK // block.length)
@@ -169,7 +169,7 @@ def _common_blend(blocks: Sequence[Block], lo: float, hi: float, missing: float)
             sides.high_term[ties],
             (sides.low[ties] * sides.high[ties]).sum(axis=1),
         )
-        for sides in _jumping(blocks, lo, hi)
+        for sides in jumping(blocks, lo, hi)
         for ties in [~sides.empty]
     ]
     low, high, cosine = (np.concatenate(part) for part in zip(*terms, strict=True))
@@ -192,7 +192,7 @@ def _common_blend(blocks: Sequence[Block], lo: float, hi: float, missing: float)
 def _fill_corners(blocks: Sequence[Block], lo: float, hi: float, missing: float) -> float:
     """Give ``missing`` to corners, one vector after the other; at most one ends between two."""
     gain = 0.0
-    for sides in _jumping(blocks, lo, hi):
+    for sides in jumping(blocks, lo, hi):
         beta = np.broadcast_to(sides.block.beta, sides.block.grid)[sides.index]
         for i in np.flatnonzero(sides.empty):
             row = np.zeros(len(sides.empty), dtype=bool)

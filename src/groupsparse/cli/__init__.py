@@ -1,0 +1,68 @@
+"""The command ``groupsparse``: where it starts, and how it ends when something is wrong.
+
+An error is one sentence on stderr and an exit code: 2 for a command that cannot be understood, 1
+for data that cannot be used. ``--debug`` shows where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+EXIT_DATA, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        What follows the name of the command; that of this process if not given.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        from .app import run
+
+        return run(given or ["--help"])
+    except KeyboardInterrupt:
+        return _complain("interrupted; nothing was written", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has left; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DATA
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _complain(*_described(error))
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    from ..errors import MissingExtra, missing_extra
+
+    if hasattr(error, "format_message"):  # how click and typer say that a command is wrong
+        return error.format_message(), EXIT_USAGE
+    if isinstance(error, ModuleNotFoundError) and error.name in ("typer", "rich"):
+        return str(missing_extra(error.name, "cli")), EXIT_DATA
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, MissingExtra):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}", EXIT_DATA
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}", EXIT_DATA
+    if isinstance(error, ValueError | TypeError | ImportError) and str(error):
+        return str(error), EXIT_DATA
+    name = type(error).__name__
+    return f"unexpected {name}: {error} (--debug shows where; please report it)", EXIT_DATA
+
+
+def _complain(message: str, code: int) -> int:
+    sentence = " ".join(message.split())
+    print(f"groupsparse: {sentence}", file=sys.stderr)
+    return code
+
+
+__all__ = ["main"]

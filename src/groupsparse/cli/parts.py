@@ -1,0 +1,69 @@
+"""The file that ``groupsparse nmf`` writes and goes on from; arrays and JSON, no pickle."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidInput
+from ..storage.atomic import replacing
+
+# Losses under different targets or of different algorithms are no longer of the same problem.
+SAME_PROBLEM = ("hoyer_w", "hoyer_h", "per_vector", "solver")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A factorisation X ≈ W H and how it came about."""
+
+    w: NDArray[Any]
+    h: NDArray[Any]
+    losses: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    settings: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write all of it, or nothing."""
+        with replacing(path) as file:
+            np.savez(
+                file,
+                W=self.w,
+                H=self.h,
+                loss_curve=self.losses,
+                time_curve=self.seconds,
+                settings=np.array(json.dumps(self.settings)),
+            )
+
+    @classmethod
+    def read(cls, path: Path) -> Parts:
+        """What an earlier run has written."""
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                settings = json.loads(str(file["settings"]))
+                return cls(file["W"], file["H"], file["loss_curve"], file["time_curve"], settings)
+        except (KeyError, ValueError, TypeError, zipfile.BadZipFile, AttributeError) as error:
+            raise InvalidInput(f"{path} was not written by groupsparse nmf: {error}") from error
+
+    def after(self, earlier: Parts) -> Parts:
+        """This run as the continuation of an earlier one; the better factors of the two are kept.
+
+        A run starts a little beside the factors that it is given, so a short one may end worse.
+        """
+        before = earlier.seconds[-1] if len(earlier.seconds) else 0.0
+        losses = np.concatenate([earlier.losses, self.losses])
+        same = all(earlier.settings.get(k) == self.settings[k] for k in SAME_PROBLEM)
+        w, h = self.w, self.h
+        if same:
+            if len(earlier.losses) and earlier.losses[-1] < self.losses[-1]:
+                w, h = earlier.w, earlier.h
+            losses = np.minimum.accumulate(losses)
+        seconds = np.concatenate([earlier.seconds, before + self.seconds])
+        return Parts(w, h, losses, seconds, self.settings)

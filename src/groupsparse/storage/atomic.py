@@ -1,0 +1,43 @@
+"""Files that are either the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the place of ``path`` once all of it is on the disk."""
+    final = Path(os.path.realpath(path))  # what a link points to is replaced, not the link
+    beside = partial_name(final)
+    try:
+        with beside.open("w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if final.exists():
+            shutil.copymode(final, beside)
+        beside.replace(final)
+        sync_folder(final.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def partial_name(final: Path) -> Path:
+    """Where to write what is to become ``final``: the same file system, hidden, ours alone."""
+    return final.with_name(f".{final.name}.{os.getpid()}.part")
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring names to the disk, where the system lets a folder be opened."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

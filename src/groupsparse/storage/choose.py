@@ -1,0 +1,65 @@
+"""Which tensors of a file are meant: by name, without the code of the model they belong to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..errors import InvalidInput
+from .stored import Stored
+
+
+def choose(
+    tensors: Sequence[Stored], targets: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> list[Stored]:
+    """The tensors that ``targets`` names (all if empty) and ``ignore`` does not.
+
+    A pattern is a name, the name of a module, which stands for everything inside it, or ``re:`` and
+    a regular expression that matches the whole of such a name. Tensors with one axis, which are
+    biases and norms, are taken only if named in full, or if there is no other tensor in the file.
+
+    Examples
+    --------
+    >>> from groupsparse.storage.stored import Stored
+    >>> found = [Stored("a.weight", "F32", (4, 3)), Stored("a.bias", "F32", (4,))]
+    >>> [t.name for t in choose(found, targets=["a"])]
+    ['a.weight']
+    """
+    for pattern in (*targets, *ignore):
+        _check(pattern)
+    usable = [t for t in tensors if t.floating and t.size > 1 and t.shape]
+    if not usable:
+        raise InvalidInput("the file holds no tensor of floats with more than one entry")
+    chosen = [
+        tensor
+        for tensor in usable
+        if (
+            (len(tensor.shape) > 1 or len(tensors) == 1 or tensor.name in targets)
+            and (not targets or any(_matches(pattern, tensor.name) for pattern in targets))
+            and not any(_matches(pattern, tensor.name) for pattern in ignore)
+        )
+    ]
+    if not chosen:
+        wanted = " ".join(targets) or "the default"
+        left_out = f", less {' '.join(ignore)}," if ignore else ""
+        raise InvalidInput(
+            f"{wanted}{left_out} selects none of the {len(tensors)} tensors; "
+            f"the first one is {usable[0].name}, and vectors have to be named in full"
+        )
+    return chosen
+
+
+def _check(pattern: str) -> None:
+    if pattern.startswith("re:"):
+        try:
+            re.compile(pattern[3:])
+        except re.error as error:
+            raise InvalidInput(f"{pattern!r} is not a regular expression: {error}") from None
+
+
+def _matches(pattern: str, name: str) -> bool:
+    pieces = name.split(".")
+    prefixes = [".".join(pieces[:end]) for end in range(1, len(pieces) + 1)]
+    if pattern.startswith("re:"):
+        return any(re.fullmatch(pattern[3:], prefix) for prefix in prefixes)
+    return pattern in prefixes
