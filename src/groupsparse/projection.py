@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -75,6 +76,8 @@ def project(
     >>> round(gs.average_hoyer(z), 10)
     0.8
     """
+    if _any_sharded(vectors):
+        return _run(vectors, hoyer, axis, weights, tol, start, kernel)  # type: ignore[no-any-return]
     if is_tensor(vectors) or _all_tensors(vectors):
         from . import autograd
 
@@ -207,6 +210,27 @@ def project_each_(
     if not keys:
         raise InvalidInput("tensors is empty; expected at least one tensor")
     axes = axis if isinstance(axis, list | Mapping) else [axis] * len(keys)
+    if _any_sharded(tensors):
+        from . import sharded
+
+        names: Sequence[Any] = [0] if shared else keys
+        return sharded.project_each_(
+            [
+                sharded.Member(
+                    tensors[key],
+                    _filter_axes(tensors[key]) if along is None else along,
+                    f"tensors[{key!r}]",
+                    None if weights is None else weights[key],
+                )
+                for key, along in zip(keys, _one_each(axes, keys, "axis"), strict=True)
+            ],
+            [checked_target(h) for h in _one_each(hoyer, names, "hoyer")],
+            [_multiplier(guess) for guess in _one_each(start, names, "start")],
+            tensors,
+            shared=shared,
+            tol=_checked_tol(tol),
+            kernel=kernel,
+        )
     singles = [
         Single(
             tensors[key],
@@ -218,7 +242,7 @@ def project_each_(
         for key, along in zip(keys, _one_each(axes, keys, "axis"), strict=True)
     ]
     refuse_overlap([one.item.array for one in singles], [one.item.name for one in singles])
-    names: Sequence[Any] = [0] if shared else keys
+    names = [0] if shared else keys
     targets = [checked_target(h) for h in _one_each(hoyer, names, "hoyer")]
     members = [singles] if shared else [[single] for single in singles]
     groups = [
@@ -246,6 +270,17 @@ def solve_quietly(vectors: V, hoyer: float, **options: Any) -> tuple[V, float]:
     return given.finish(), multiplier
 
 
+def _any_sharded(vectors: Any) -> bool:
+    """Whether this is, or a container holds, a DTensor."""
+    tensors = sys.modules.get("torch.distributed.tensor")  # none can exist before this import
+    if tensors is None:
+        return False
+    some: Any = (vectors,)
+    if isinstance(vectors, Mapping | list | tuple):
+        some = vectors.values() if isinstance(vectors, Mapping) else vectors
+    return any(isinstance(x, tensors.DTensor) for x in some)
+
+
 def _all_tensors(vectors: Any) -> bool:
     if not isinstance(vectors, Mapping | list | tuple):
         return False
@@ -266,6 +301,20 @@ def _run(
     certify: bool = False,
 ) -> Any:
     target = checked_target(hoyer)
+    if _any_sharded(vectors):
+        from . import sharded
+
+        return sharded.project(
+            vectors,
+            target,
+            axis=axis,
+            weights=weights,
+            tol=_checked_tol(tol),
+            start=_multiplier(start),
+            kernel=kernel,
+            in_place=in_place,
+            certify=certify,
+        )
     given = bundle(vectors, axis, weights, in_place=in_place)
     group = Group(given.items, target, kernel)
     group.solve(_checked_tol(tol), _multiplier(start))
