@@ -1,0 +1,184 @@
+"""Recipe search, Table 2 and Table 1 in one process, within a budget of seconds.
+
+    python -m experiments.gpu_session --data DIR --out DIR --budget-seconds 560
+
+Runs of all networks go side by side. What is most valuable comes first; what finished is written
+at once, so that a second call with the same folders goes on. ``--dry-run`` lists the jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments import candidates, recipe, record, table1, table2
+from experiments.cifar import data_folder, load_cifar10
+from experiments.fleet import Fleet, measure
+from experiments.jobs import Job, Journal, Schedule, Setting, model_epochs
+from experiments.runs import write_records
+from experiments.slot import Data, Settings
+
+TABLES = ("recipe", "table2", "table1")
+
+
+def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--data", nargs="+", help="folders with the sheets (default: GROUPSPARSE_DATA)")
+    add("--out", type=Path, default=record.RECORDS, help="where the records go")
+    add("--state", type=Path, default=record.ROOT / "build" / "fleet", help="to go on from")
+    add("--resume", type=Path, nargs="*", default=[], help="runs.jsonl of earlier sessions")
+    add("--tables", nargs="+", choices=TABLES, default=list(tables))
+    add("--seeds", type=int, nargs="+", default=[0])
+    add("--epochs", type=int, default=16)
+    add("--finetune", type=int, default=6)
+    add("--search-epochs", type=int, default=12)
+    add("--search-finetune", type=int, default=4)
+    add("--search-seconds", type=float, default=float("inf"), help="then choose from what there is")
+    add("--search-seeds", type=int, nargs="+", default=[0])
+    add("--batch", type=int, default=128)
+    add("--rate", type=float, default=0.1, help="at a batch of 128")
+    add("--finetune-rate", type=float, default=0.05, help="at a batch of 128")
+    add("--schedule", choices=("linear", "paper"), default="linear")
+    add("--smoothing", type=float, default=0.0)
+    add("--network", default="vgg16", help="of the recipe search and Table 1")
+    add("--table2-networks", nargs="+", default=list(table2.NETWORKS))
+    add("--table2-seeds", type=int, nargs="+", default=[0])
+    add("--slots", type=int, default=7, help="runs of the main network side by side")
+    add("--table2-slots", type=int, default=4, help="of each network of Table 2")
+    add("--budget-seconds", type=float)
+    add("--only", type=int, help="train on so many images only, to try things out")
+    add("--dry-run", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def setting_of(options: argparse.Namespace, table: str) -> Setting:
+    """The schedule of a table; rates grow with the batch."""
+    search, scale = table == "recipe", options.batch / 128
+    paper = options.schedule == "paper"
+    return Setting(
+        table=table,
+        network=options.network,
+        epochs=options.search_epochs if search else options.epochs,
+        finetune=options.search_finetune if search else options.finetune,
+        batch=options.batch,
+        split="search" if search else "final",
+        rate=options.rate * scale,
+        finetune_rate=(0.01 if paper else options.finetune_rate) * scale,
+        schedule=options.schedule,
+    )
+
+
+class Plan:
+    """Which jobs there are from the start, and which follow from the search."""
+
+    def __init__(self, options: argparse.Namespace, began: float) -> None:
+        self.options, self.began = options, began
+        self.choice: recipe.Choice | None = None
+        self.search = (
+            recipe.jobs(setting_of(options, "recipe"), options.search_seeds)
+            if "recipe" in options.tables
+            else []
+        )
+
+    def first(self) -> list[Job]:
+        """The jobs that need no choice."""
+        jobs = list(self.search)
+        if "table2" in self.options.tables:
+            for network in self.options.table2_networks:
+                jobs += table2.jobs(setting_of(self.options, "table2"), network, self.options.seeds)
+        return jobs
+
+    def then(self, schedule: Schedule) -> list[Job] | None:
+        """The jobs of the chosen recipe, once the search is over."""
+        over = {j.name for j in self.search} <= schedule.finished | schedule.failed
+        late = time.monotonic() - self.began > self.options.search_seconds
+        if not over and not late:
+            return None
+        if not over:
+            schedule.withdraw(self.search)
+        return self.decided(schedule.journal)
+
+    def decided(self, journal: Journal) -> list[Job]:
+        """Choose, and say so."""
+        searched = setting_of(self.options, "recipe")
+        self.choice = recipe.choose(journal.done.values(), searched)
+        print(f"chosen on held-out images: {self.choice}", flush=True)
+        jobs: list[Job] = []
+        if "table1" in self.options.tables:
+            setting = setting_of(self.options, "table1")
+            jobs += table1.jobs(setting, self.options.seeds, self.choice)
+        if "table2" in self.options.tables:
+            setting = setting_of(self.options, "table2")
+            for network in self.options.table2_networks:
+                jobs += table2.chosen_jobs(setting, network, self.options.table2_seeds, self.choice)
+        return jobs
+
+
+def load(options: argparse.Namespace, device: torch.device) -> Data:
+    """The data set on the device, or the first images of it."""
+    folders = [Path(f) for f in options.data] if options.data else [data_folder(None)]
+    train, test = load_cifar10(folders)
+    if options.only:
+        train, test = train[: options.only], test[: options.only]
+        return Data(train, test, device, held=options.only // 10)
+    return Data(train, test, device)
+
+
+def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line says."""
+    began = time.monotonic()
+    options = options_of(tables, arguments)
+    plan = Plan(options, began)
+    journal = Journal(options.state, options.resume)
+    if options.dry_run:
+        dry_run(plan, journal)
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    data = load(options, device)
+    print(f"[{time.monotonic() - began:6.1f} s] data loaded", flush=True)
+    slots: dict[str, int] = {}
+    if set(options.tables) & {"recipe", "table1"}:
+        slots[options.network] = options.slots
+    if "table2" in options.tables:
+        slots |= dict.fromkeys(options.table2_networks, options.table2_slots)
+    settings = Settings(batch=options.batch, smoothing=options.smoothing)
+    deadline = None if options.budget_seconds is None else began + options.budget_seconds
+    fleet = Fleet(data, settings, slots, deadline)
+    print(f"[{time.monotonic() - began:6.1f} s] {len(fleet.slots)} networks ready", flush=True)
+    speeds = {network: measure(fleet, network) for network in slots}
+    print(f"[{time.monotonic() - began:6.1f} s] seconds an epoch: {speeds}", flush=True)
+    try:
+        fleet.run(plan.first(), journal, plan.then)
+    finally:
+        shown = {
+            k: v for k, v in vars(options).items() if k not in ("data", "out", "state", "resume")
+        }
+        about: dict[str, Any] = {"options": shown, "seconds per epoch": speeds}
+        if plan.choice is not None:
+            about["choice"] = asdict(plan.choice)
+        for path in write_records(journal, options.out, about, time.monotonic() - began):
+            print(f"wrote {path.name}", flush=True)
+
+
+def dry_run(plan: Plan, journal: Journal) -> None:
+    """List the jobs and what they take, without a choice that is not made yet."""
+    jobs = list({job.name: job for job in [*plan.first(), *plan.decided(journal)]}.values())
+    for job in sorted(jobs, key=lambda job: (job.priority, job.name)):
+        state = "done" if job.name in journal.done else f"{job.epochs} epochs"
+        print(f"{'.'.join(map(str, job.priority)):>7}  {job.name}: {state}")
+    for key, epochs in candidates.tables_of(jobs).items():
+        print(f"{key}: {epochs} model-epochs")
+    left = [job for job in jobs if job.name not in journal.done]
+    print(f"{len(jobs)} jobs, {model_epochs(jobs)} model-epochs, {model_epochs(left)} of them left")
+
+
+if __name__ == "__main__":
+    main()
