@@ -149,3 +149,34 @@ def test_synflow_in_one_round_may_collapse() -> None:
         model[2].weight.fill_(1.0)
     with pytest.warns(prune.LayerCollapse):
         prune.baselines.synflow(model, 1.0 - 6.5 / 2400, torch.zeros(1, 20), rounds=1)
+
+
+@pytest.mark.parametrize("method", ["snip", "grasp"])
+def test_what_the_loss_does_not_use_has_score_zero(mlp: nn.Module, method: str) -> None:
+    mlp.append(nn.Linear(10, 10))
+    x = torch.randn(8, 64)
+
+    def loss(model: nn.Module) -> Tensor:
+        return model[:3](x).square().mean()
+
+    scores = getattr(early, f"{method}_scores")
+    found = scores(mlp, prune.select(mlp, "Linear"), loss)
+    assert not found["3.weight"].any()
+    assert found["0.weight"].any()
+
+
+def test_a_linear_loss_has_no_curvature() -> None:
+    layer = nn.Linear(6, 4)
+    loss = lambda model: model(torch.ones(1, 6)).sum()  # noqa: E731
+    scores = early.grasp_scores(layer, prune.select(layer, "Linear"), loss)
+    assert scores["weight"].shape == (4, 6)
+    assert not scores["weight"].any()
+
+
+def test_scores_of_halves_do_not_vanish() -> None:
+    """1e-5 · 1e-5 is zero in float16."""
+    layer = nn.Linear(4, 4, bias=False).half()
+    nn.init.constant_(layer.weight, 1e-5)
+    loss = lambda model: model(torch.full((1, 4), 1e-5, dtype=torch.float16)).float().sum()  # noqa: E731
+    scores = early.snip_scores(layer, prune.select(layer, "Linear"), loss)
+    assert (scores["weight"] > 0).all()

@@ -127,6 +127,8 @@ def test_bad_input_leaves_the_model_untouched(mlp: nn.Module, options: dict[str,
 
 
 def test_sparsity_must_be_a_number(mlp: nn.Module) -> None:
+    assert prune.cut(mlp, sparsity=np.float32(0.5)).zeros == 1184  # type: ignore[arg-type]
+    assert prune.Plan(np.float32(0.5)).hoyer == 0.5  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         prune.cut(mlp, sparsity="0.5")  # type: ignore[arg-type]
     with pytest.raises(TypeError):

@@ -87,6 +87,17 @@ def test_the_optimizer_forgets_what_was_cut(mlp: nn.Module, name: str) -> None:
                     assert memory[masks[target.name]].any()
 
 
+def test_codes_of_quantised_moments_are_left_alone(mlp: nn.Module) -> None:
+    """In 8-bit Adam the code 0 stands for the most negative number, not for zero."""
+    optimizer = OPTIMIZERS["sgd"](mlp.parameters())
+    weight = mlp[0].weight
+    optimizer.state[weight]["code"] = torch.full_like(weight, 127, dtype=torch.uint8)
+    optimizer.state[weight]["moment"] = torch.ones_like(weight)
+    prune.cut(mlp, sparsity=0.5).frozen(mlp, optimizer)
+    assert (optimizer.state[weight]["code"] == 127).all()
+    assert not optimizer.state[weight]["moment"].all()
+
+
 def test_clipping_can_see_masked_gradients(mlp: nn.Module) -> None:
     optimizer = OPTIMIZERS["sgd"](mlp.parameters())
     masks = prune.cut(mlp, sparsity=0.9)

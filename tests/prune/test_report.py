@@ -52,6 +52,24 @@ def test_the_budget_is_what_the_constraint_bounds(mlp: nn.Module) -> None:
     assert [row.budget for row in each.rows] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_weighted_plan_is_measured_by_its_weights(mlp: nn.Module, full: bool) -> None:
+    weights = torch.rand((32, 64) if full else (64,)) + 0.5
+    plan = prune.Plan(0.7, targets="0", weights={"0": weights})
+    [projection] = prune.project_(mlp, plan)
+    row = prune.report(mlp, plan).rows[0]
+    assert row.hoyer == pytest.approx(projection.hoyer, abs=1e-9)
+    # Against a layer of the same group whose weights are all one: Σ β wᵀx of each, by hand.
+    plan = prune.Plan(0.7, weights={"0": weights})
+    budgets = [row.budget for row in prune.report(mlp, plan).rows]
+    used = []
+    for parameter, w in ((mlp[0].weight, weights), (mlp[2].weight, torch.ones(32))):
+        x = parameter.detach().double().abs()
+        x, w = x / x.norm(dim=1, keepdim=True), w.double().expand(x.shape)
+        used.append(float(((w * x).sum(1) / (w.norm(dim=1) - w.amin(dim=1))).sum()))
+    assert budgets == pytest.approx([u / sum(used) for u in used], abs=1e-9)
+
+
 def test_a_report_of_an_empty_network(mlp: nn.Module) -> None:
     for parameter in mlp.parameters():
         nn.init.zeros_(parameter)

@@ -27,6 +27,8 @@ class Clock:
         ]
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        if _skipped(optimizer):
+            return
         self._stepped.add(id(optimizer))
         if len(self._stepped) == len(self._optimizers):
             self._stepped.clear()
@@ -52,3 +54,12 @@ class Clock:
         trace: TracebackType | None,
     ) -> None:
         self.remove()
+
+
+def _skipped(optimizer: Optimizer) -> bool:
+    """Whether a GradScaler left it to a fused optimizer to see that it must not move.
+
+    Of others the scaler does not call ``step`` at all, and waits for the device to know, as here.
+    """
+    infinite = getattr(optimizer, "found_inf", None)
+    return infinite is not None and bool(infinite)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InvalidInput
+from .competing import Competition, competitions_of
+from .gpu import selecting, tables
 from .masks import Masks
-from .ordering import Cutoff, Scores, common_dtype, first_true, kth_smallest
+from .ordering import refuse_non_finite
 from .packing import PackedMask
-from .sharding import local, shards_of
+from .sharding import is_sharded, local, shards_of
 from .targets import DEFAULT_TARGETS, Pattern, Target, select
-from .vectors import as_rows, like_parameter, splits_vectors, vector_length, vector_view
-
-SCOPES = ("model", "layer")
 
 
 class LayerCollapse(UserWarning):
@@ -86,12 +83,16 @@ def cut_by(
     floor: int = 0,
 ) -> Masks:
     """`cut` for parameters that were selected before."""
-    packed: dict[str, PackedMask] = {}
-    for target, gone in lowest(found, scores, sparsity, scope=scope, floor=floor):
-        local(target.parameter).masked_fill_(gone, 0)
-        packed[target.name] = PackedMask.pack(gone.logical_not_())
-    warn_of_collapse(found)
-    return Masks(packed)
+    competitions = competitions_of(found, scores, sparsity, scope, floor)
+    masks = _cut_at_once(competitions)
+    if masks is None:
+        packed: dict[str, PackedMask] = {}
+        for target, gone in _lowest(competitions):
+            local(target.parameter).masked_fill_(gone, 0)
+            packed[target.name] = PackedMask.pack(gone.logical_not_())
+        masks = Masks(packed)
+        warn_of_collapse(found)
+    return masks
 
 
 @torch.no_grad()
@@ -104,26 +105,18 @@ def lowest(
     floor: int = 0,
 ) -> Iterator[tuple[Target, Tensor]]:
     """Where the lowest scores are, one parameter after the other; every error comes first."""
-    sparsity = checked_sparsity(sparsity)
-    if scope not in SCOPES:
-        raise InvalidInput(f"scope is {scope!r}; expected one of {SCOPES}")
-    if floor < 0:
-        raise InvalidInput(f"floor is {floor}; expected a number of entries >= 0")
-    entrants = [_Entrant.of(target, scores, floor) for target in found]
-    competitions = [entrants] if scope == "model" else [[entrant] for entrant in entrants]
-    cutoffs = [_cutoff(competition, sparsity) for competition in competitions]
-    for competition, cutoff in zip(competitions, cutoffs, strict=True):
-        remaining = cutoff.ties
-        for entrant in competition:
-            gone, remaining = entrant.gone(cutoff, remaining)
-            yield entrant.target, gone
+    yield from _lowest(competitions_of(found, scores, sparsity, scope, floor))
 
 
-def warn_of_collapse(found: Sequence[Target], stacklevel: int = 5) -> None:
-    """Warn of parameters all of whose entries are zero."""
-    counts = [nonzero_count(target.parameter) for target in found]
-    together = torch.stack([count.to(counts[0].device) for count in counts])  # one wait for the GPU
-    dead = [t.name for t, count in zip(found, together.tolist(), strict=True) if count == 0]
+def warn_of_collapse(
+    found: Sequence[Target], nonzero: Sequence[int] | None = None, stacklevel: int = 5
+) -> None:
+    """Warn of parameters all of whose entries are zero; count them where nobody has."""
+    if nonzero is None:
+        counts = [nonzero_count(target.parameter) for target in found]
+        # One wait for the GPU.
+        nonzero = torch.stack([count.to(counts[0].device) for count in counts]).tolist()
+    dead = [target.name for target, count in zip(found, nonzero, strict=True) if count == 0]
     if dead:
         warnings.warn(
             f"nothing is left of {', '.join(dead)}: all entries are zero, and so is all that "
@@ -140,103 +133,37 @@ def nonzero_count(parameter: Tensor) -> Tensor:
     return count if shards is None else shards(count)
 
 
-def checked_sparsity(sparsity: float) -> float:
-    """The fraction of zeros as a float in [0, 1]."""
-    if isinstance(sparsity, bool) or not isinstance(sparsity, int | float):
-        raise TypeError(f"sparsity is {sparsity!r}; expected a number in [0, 1]")
-    if not 0.0 <= sparsity <= 1.0:
-        raise InvalidInput(f"sparsity is {sparsity}; expected a fraction of zeros in [0, 1]")
-    return float(sparsity)
+def _lowest(competitions: Sequence[Competition]) -> Iterator[tuple[Target, Tensor]]:
+    cutoffs = [competition.cutoff() for competition in competitions]
+    for competition, cutoff in zip(competitions, cutoffs, strict=True):
+        remaining = cutoff.ties
+        for entrant in competition.entrants:
+            gone, remaining = entrant.gone(cutoff, remaining)
+            yield entrant.target, gone
 
 
-@dataclass(frozen=True)
-class _Entrant:
-    """A parameter in the competition: its scores, and which of its entries are safe."""
-
-    target: Target
-    scores: Tensor | None
-    safe: Tensor | None
-
-    @classmethod
-    def of(cls, target: Target, scores: Mapping[str, Tensor] | None, floor: int) -> _Entrant:
-        own = None
-        if scores is not None:
-            own, expected = scores.get(target.name), local(target.parameter).shape
-            if own is None or own.shape != expected:
-                raise InvalidInput(
-                    f"scores have no tensor of shape {tuple(expected)} for {target.name}"
-                )
-            own = own.to(target.parameter.device)
-        entrant = cls(target, own, None)
-        return entrant if floor == 0 else replace(entrant, safe=entrant.best(floor))
-
-    def compute(self) -> Tensor:
-        """The scores: the absolute values of the entries where no others were given."""
-        return local(self.target.parameter).abs() if self.scores is None else self.scores
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.target.parameter.dtype if self.scores is None else self.scores.dtype
-
-    def best(self, floor: int) -> Tensor:
-        """The ``floor`` entries of each filter with the highest scores; of equal ones, the last."""
-        view, axes = vector_view(self.target, "filter")
-        length = vector_length(view, axes)
-        if splits_vectors(self.target, axes):
-            raise InvalidInput(f"floor: filters of {self.target.name} are split over processes")
-        if floor > length:
-            raise InvalidInput(
-                f"floor is {floor}; the filters of {self.target.name} have {length} entries"
-            )
-        rows = as_rows(self.compute().reshape(view.shape), axes)
-        best = rows.argsort(dim=1, stable=True)[:, length - floor :]
-        safe = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, best, True)
-        return like_parameter(safe, view, axes, local(self.target.parameter).shape)
-
-    def contested(self) -> Scores:
-        """The scores of the entries that may go."""
-        safe = self.safe
-        compute = self.compute if safe is None else lambda: self.compute()[~safe]
-        return Scores(self.target.name, compute, shards_of(self.target.parameter))
-
-    def contested_count(self) -> int:
-        """How many entries may go, in all processes together."""
-        if self.safe is None:
-            return self.target.parameter.numel()
-        kept = self.safe.count_nonzero()
-        shards = shards_of(self.target.parameter)
-        return self.target.parameter.numel() - int(kept if shards is None else shards(kept))
-
-    def gone(self, cutoff: Cutoff, remaining: int) -> tuple[Tensor, int]:
-        """Which entries go, and how many ties are left for the parameters after this one."""
-        scores = self.compute().to(cutoff.dtype)
-        gone = scores < cutoff.value
-        if self.safe is not None:
-            gone &= ~self.safe
-        if remaining > 0:
-            ties = scores == cutoff.value
-            if self.safe is not None:
-                ties &= ~self.safe
-            count = int(ties.count_nonzero())
-            shards = shards_of(self.target.parameter)
-            before, total = (0, count) if shards is None else shards.earlier(count)
-            allowed = min(max(remaining - before, 0), count)
-            gone |= ties if allowed == count else first_true(ties, allowed)
-            remaining = max(remaining - total, 0)
-        return gone, remaining
-
-
-def _cutoff(competition: Sequence[_Entrant], sparsity: float) -> Cutoff:
-    """Where to cut parameters that compete with each other."""
-    entries = sum(entrant.target.parameter.numel() for entrant in competition)
-    k = round(sparsity * entries)
-    contested = sum(entrant.contested_count() for entrant in competition)
-    if k > contested:
-        first = competition[0].target.name
-        names = first if len(competition) == 1 else f"{len(competition)} parameters"
-        raise InvalidInput(
-            f"{k} of {entries} entries of {names} should go, but the floor keeps "
-            f"{entries - contested}; lower the sparsity or the floor"
-        )
-    dtype = common_dtype([entrant.dtype for entrant in competition])
-    return kth_smallest([entrant.contested() for entrant in competition], k, dtype)
+def _cut_at_once(competitions: Sequence[Competition]) -> Masks | None:
+    """The cut by kernels that see all parameters together; None where they do not apply."""
+    entrants = [entrant for competition in competitions for entrant in competition.entrants]
+    if not tables.usable(entrants[0].target.parameter.device) or any(
+        entrant.safe is not None or is_sharded(entrant.target.parameter) for entrant in entrants
+    ):
+        return None
+    contests = [
+        selecting.Contest(entrant.target.parameter.detach(), entrant.scores, group)
+        for group, competition in enumerate(competitions)
+        for entrant in competition.entrants
+    ]
+    if not selecting.fused(contests):
+        return None
+    outcome = selecting.cut_(contests, [competition.zeros for competition in competitions])
+    if not outcome.finite:
+        refuse_non_finite([entrant.contested() for entrant in entrants])
+    found = [entrant.target for entrant in entrants]
+    warn_of_collapse(found, outcome.nonzero, stacklevel=6)
+    return Masks(
+        {
+            target.name: PackedMask(bits, tuple(target.parameter.shape))
+            for target, bits in zip(found, outcome.bits, strict=True)
+        }
+    )

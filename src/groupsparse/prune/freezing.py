@@ -77,19 +77,21 @@ class Frozen:
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         for parameter, mask in self._of(optimizer):
             if parameter.grad is not None and not parameter.grad.is_sparse:
-                _zero(parameter.grad, mask)
+                mask.zero_(local(parameter.grad))
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         for parameter, mask in self._of(optimizer):
-            _zero(parameter, mask)
+            mask.zero_(local(parameter))
 
     @torch.no_grad()
     def _clear_memory(self, optimizer: Optimizer) -> None:
         for parameter, mask in self._of(optimizer):
             for memory in optimizer.state.get(parameter, {}).values():
-                if isinstance(memory, Tensor) and memory.shape == parameter.shape:
-                    _zero(memory, mask)
+                if not isinstance(memory, Tensor) or not memory.is_floating_point():
+                    continue  # of quantised moments nobody here knows which code is zero
+                if memory.shape == parameter.shape:
+                    mask.zero_(local(memory))
 
     def _of(self, optimizer: Optimizer) -> Iterable[tuple[nn.Parameter, PackedMask]]:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -109,7 +111,3 @@ def _unwrapped(optimizer: Any) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         raise InvalidInput(f"optimizer is {optimizer!r}; expected a torch.optim.Optimizer")
     return optimizer
-
-
-def _zero(tensor: Tensor, mask: PackedMask) -> None:
-    local(tensor).masked_fill_(mask.unpack().logical_not_(), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,6 +14,8 @@ from .clock import Clock
 from .plan import Plan
 from .projecting import project_groups_
 from .schedules import Schedule, Span, constant
+
+Start = float | Projection[Any]
 
 
 class Inducer(Clock):
@@ -75,7 +77,7 @@ class Inducer(Clock):
         self.groups = plan.resolve(model)
         self.steps = 0
         self.projections: list[Projection[Any]] = []
-        self._multipliers: list[float] | None = None
+        self._starts: Sequence[Start] | None = None
         super().__init__(optimizer)
 
     def step(self) -> bool:
@@ -90,14 +92,15 @@ class Inducer(Clock):
         """Project now, to the target that the schedule has for the current step."""
         share = self.span.share(self.steps, self.schedule)
         targets = [share * group.hoyer for group in self.groups]
-        self.projections = project_groups_(self.groups, targets, self._multipliers)
-        self._multipliers = [projection.multiplier for projection in self.projections]
+        self.projections = project_groups_(self.groups, targets, self._starts)
+        # Not their multipliers: reading those would wait for the device, every time.
+        self._starts = self.projections
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs so that training resumes bit for bit: plain numbers."""
         return {
             "steps": self.steps,
-            "multipliers": None if self._multipliers is None else list(self._multipliers),
+            "multipliers": None if self._starts is None else list(map(_multiplier, self._starts)),
             "groups": self._description(),
         }
 
@@ -107,7 +110,11 @@ class Inducer(Clock):
             raise InvalidInput("this state is from an inducer with another plan or another model")
         multipliers = state["multipliers"]
         self.steps = int(state["steps"])
-        self._multipliers = None if multipliers is None else [float(mu) for mu in multipliers]
+        self._starts = None if multipliers is None else [float(mu) for mu in multipliers]
 
     def _description(self) -> list[list[Any]]:
         return [[g.hoyer, *(m.target.name for m in g.members)] for g in self.groups]
+
+
+def _multiplier(start: Start) -> float:
+    return float(start.multiplier if isinstance(start, Projection) else start)

@@ -102,7 +102,7 @@ class Masks(Mapping[str, Tensor]):
     def apply_(self, model: nn.Module) -> None:
         """Set the masked entries of a model to zero."""
         for parameter, mask in self.pairs(model):
-            local(parameter).masked_fill_(mask.to(parameter.device).unpack().logical_not_(), 0)
+            mask.to(parameter.device).zero_(local(parameter))
 
     def mask_gradients_(self, model: nn.Module) -> None:
         """Set the gradients of masked entries to zero.
@@ -112,8 +112,7 @@ class Masks(Mapping[str, Tensor]):
         """
         for parameter, mask in self.pairs(model):
             if parameter.grad is not None and not parameter.grad.is_sparse:
-                gone = mask.to(parameter.device).unpack().logical_not_()
-                local(parameter.grad).masked_fill_(gone, 0)
+                mask.to(parameter.device).zero_(local(parameter.grad))
 
     def frozen(self, model: nn.Module, optimizer: Optimizer | Iterable[Optimizer]) -> Frozen:
         """Keep the zeros at zero while training, from now until the ``with`` block or `remove`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -72,8 +73,8 @@ def kth_smallest(scores: Sequence[Scores], k: int, dtype: torch.dtype) -> Cutoff
         for part, total in _parts(scores):
             own = _counts(part, dtype, shift, prefix if step else None)
             counts += own if total is None else total(own)
-        if step == 0:
-            _refuse_non_finite(counts, scores, dtype, shift)
+        if step == 0 and not _all_finite(counts, dtype, shift):
+            refuse_non_finite(scores)
         cumulated = counts.cumsum(0)
         bucket = int(torch.searchsorted(cumulated, remaining))
         if bucket == _BUCKETS:
@@ -151,17 +152,18 @@ def _value(key: int, dtype: torch.dtype) -> float:
     return float(torch.tensor(bits, dtype=integers).view(dtype))
 
 
-def _refuse_non_finite(
-    counts: Tensor, scores: Sequence[Scores], dtype: torch.dtype, shift: int
-) -> None:
-    """The counts show for free whether there is a NaN or infinity; only then look where."""
-    infinity = int(_keys(torch.tensor(math.inf), dtype)) >> shift
-    middle = _BUCKETS // 2
-    if not counts[middle + infinity :].any() and not counts[: middle - infinity].any():
-        return
+def refuse_non_finite(scores: Sequence[Scores]) -> NoReturn:
+    """Raise for scores that are known to hold a NaN or an infinity; only now look where."""
     for score in scores:
         bad = ~torch.isfinite(score.compute())
         if bad.any():
             at = tuple(int(i) for i in bad.nonzero()[0])
             raise NonFiniteInput(f"{score.name} is not finite at {at}; expected finite numbers")
     raise NonFiniteInput("another process holds a NaN or an infinity; expected finite numbers")
+
+
+def _all_finite(counts: Tensor, dtype: torch.dtype, shift: int) -> bool:
+    """The counts of the leading digit show for free whether there is a NaN or infinity."""
+    infinity = int(_keys(torch.tensor(math.inf), dtype)) >> shift
+    middle = _BUCKETS // 2
+    return not (counts[middle + infinity :].any() or counts[: middle - infinity].any())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInput
+from .gpu import masking, tables
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class PackedMask:
         else:
             flat = unpack_columns(self.bits)[: self.numel]
         return flat.view(torch.bool).view(self.shape)
+
+    def zero_(self, values: Tensor) -> None:
+        """Set the entries of a tensor on the mask's device that are not kept to zero."""
+        if not (tables.usable(values.device) and masking.zero_(values, self.bits)):
+            values.masked_fill_(self.unpack().logical_not_(), 0)
 
     @property
     def zeros(self) -> int:

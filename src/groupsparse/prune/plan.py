@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +153,10 @@ class Plan:
             kind = next(kinds, "filter")
         prices = (p for pattern, p in self.layer_weights.items() if matcher(pattern, target))
         weights = (w for pattern, w in self.weights.items() if matcher(pattern, target))
-        member = Member(target, kind, float(next(prices, 1.0)), next(weights, None))
+        own = next(weights, None)
+        if own is not None:
+            own = own.detach().to(target.parameter.device)
+        member = Member(target, kind, float(next(prices, 1.0)), own)
         if member.weights is not None:
             _check_weights(member, member.weights)
         return member
@@ -202,7 +206,7 @@ def _check_weights(member: Member, weights: Tensor) -> None:
 
 
 def _check_target(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise UnsupportedType(f"{name} is {value!r}; expected a number in [0, 1]")
-    if not 0.0 <= value <= 1.0:
+    if not 0.0 <= float(value) <= 1.0:
         raise InvalidInput(f"{name} is {value}; expected a number in [0, 1]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,7 +68,9 @@ def project_(
 
 @torch.no_grad()
 def project_groups_(
-    groups: Sequence[Group], targets: Sequence[float], starts: Sequence[float] | None
+    groups: Sequence[Group],
+    targets: Sequence[float],
+    starts: Sequence[float | Projection[Any]] | None,
 ) -> list[Projection[Any]]:
     """Project groups to these targets, from these multipliers; all groups or, on an error, none.
 
@@ -76,7 +79,9 @@ def project_groups_(
     process, projected by every process, and every process keeps its part; there the groups take
     turns, so that no more than one is held at a time.
     """
-    guesses: Sequence[float | None] = [None] * len(groups) if starts is None else starts
+    guesses: Sequence[float | Projection[Any] | None] = (
+        [None] * len(groups) if starts is None else starts
+    )
     members = [member for group in groups for member in group.members]
     turns = [[i] for i in range(len(groups))]
     if not any(is_sharded(member.target.parameter) for member in members):
@@ -105,7 +110,9 @@ def _refuse_non_finite(members: Sequence[Member]) -> None:
 
 
 def _project(
-    groups: Sequence[Group], targets: Sequence[float], starts: Sequence[float | None]
+    groups: Sequence[Group],
+    targets: Sequence[float],
+    starts: Sequence[float | Projection[Any] | None],
 ) -> list[Projection[Any]]:
     """One call of the core, on the parameters' own memory: groups of one member, or one group."""
     members = [member for group in groups for member in group.members]
@@ -128,6 +135,11 @@ def _project(
             _unscale(view, tensor, member)
         if is_sharded(member.target.parameter):
             scatter_(member.target.parameter, whole)
+    if any(tensor is not view for (view, _), tensor in zip(views, scaled, strict=True)):
+        # Whoever keeps the certificates is not to keep enlarged copies of the parameters.
+        own = dict(zip(names, (view for view, _ in views), strict=True))
+        values = [own] if shared else list(own.values())
+        projections = [replace(p, value=v) for p, v in zip(projections, values, strict=True)]
     return projections
 
 

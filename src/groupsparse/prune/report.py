@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..sparsity import hoyer
 from .checkpoints import packed_bytes
@@ -19,6 +19,7 @@ from .targets import Target
 class Row:
     """One parameter, or all of them together.
 
+    ``hoyer`` is the average measure that the plan constrains, weighted where the plan has weights.
     ``budget`` is its share of Σ βᵢ‖xᵢ‖₁ with ‖xᵢ‖₂ = 1, the sum that the constraint of its group
     bounds: how much of the group's allowed density the layer uses up.
     """
@@ -167,10 +168,13 @@ class _Figures:
 def _measure(member: Member) -> _Figures:
     whole = gather(member.target.parameter)
     view, axes = member.view(whole)
-    measures = torch.as_tensor(hoyer(view, axis=axes), dtype=torch.float64).reshape(-1)
-    root = member.length**0.5
-    # β(√n − ‖x‖₁) is the measure, with β = 1/(√n − 1). A zero vector uses nothing up.
-    used = root / (root - 1.0) - measures
+    weights = member.weights
+    if weights is not None and weights.shape == whole.shape:
+        weights = weights.reshape(view.shape)
+    measures = torch.as_tensor(hoyer(view, axis=axes, weights=weights), dtype=torch.float64)
+    measures = measures.reshape(-1)
+    # The measure is β(‖w‖ − wᵀx), so that β wᵀx is what is left. A zero vector uses nothing up.
+    used = _most(member.length, weights, axes) - measures
     alive = (view != 0).any(dim=axes).reshape(-1).to(used.device)
     return _Figures(
         target=member.target,
@@ -179,6 +183,18 @@ def _measure(member: Member) -> _Figures:
         vectors=measures.numel(),
         used=float(used[alive].sum()),
     )
+
+
+def _most(length: int, weights: Tensor | None, axes: tuple[int, ...]) -> Tensor:
+    """β‖w‖ with β = 1/(‖w‖ − min w), of each vector or of all; √n/(√n − 1) without weights."""
+    if weights is None:
+        norm, least = torch.tensor(length, dtype=torch.float64).sqrt(), torch.tensor(1.0)
+    elif weights.numel() == length:
+        norm, least = weights.double().norm(), weights.double().min()
+    else:
+        norm = weights.double().norm(dim=axes).reshape(-1)
+        least = weights.double().amin(dim=axes).reshape(-1)
+    return norm / (norm - least)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ...errors import InvalidInput
-from ..cutting import checked_sparsity, cut_by, lowest
+from ..competing import checked_sparsity
+from ..cutting import cut_by, lowest
 from ..masks import Masks
 from ..sharding import is_sharded
 from ..targets import DEFAULT_TARGETS, Pattern, Target, bare, clean_name, select
@@ -36,7 +37,7 @@ def snip(
         As in `cut`.
     loss : callable
         Takes the model and returns the loss on a batch. Buffers (running averages) and gradients
-        are afterwards as they were.
+        are afterwards as they were. Parameters that it does not use have score 0.
 
     Returns
     -------
@@ -60,8 +61,9 @@ def snip(
 def snip_scores(model: nn.Module, found: list[Target], loss: Loss) -> dict[str, Tensor]:
     """|θ · ∂L/∂θ| of every entry."""
     with _buffers_kept(model), torch.enable_grad(), _differentiable(found):
-        gradients = torch.autograd.grad(loss(model), [target.parameter for target in found])
-    return {t.name: (t.parameter.detach() * g).abs() for t, g in zip(found, gradients, strict=True)}
+        parameters = [target.parameter for target in found]
+        gradients = torch.autograd.grad(loss(model), parameters, materialize_grads=True)
+    return {t.name: _times(t, g).abs() for t, g in zip(found, gradients, strict=True)}
 
 
 def grasp(
@@ -108,11 +110,21 @@ def grasp_scores(model: nn.Module, found: list[Target], loss: Loss) -> dict[str,
     """θ · Hg of every entry, with g the gradient of the loss and H its Hessian."""
     parameters = [target.parameter for target in found]
     with _buffers_kept(model), torch.enable_grad(), _differentiable(found):
-        gradients = torch.autograd.grad(loss(model), parameters, create_graph=True)
-        flow = sum((g.detach() * g).sum() for g in gradients)
-        assert isinstance(flow, Tensor)
-        products = torch.autograd.grad(flow, parameters)
-    return {t.name: t.parameter.detach() * p for t, p in zip(found, products, strict=True)}
+        gradients = torch.autograd.grad(
+            loss(model), parameters, create_graph=True, materialize_grads=True
+        )
+        flow = torch.stack([(g.detach() * g).sum() for g in gradients]).sum()
+        if flow.requires_grad:
+            products = torch.autograd.grad(flow, parameters, materialize_grads=True)
+        else:  # the loss is linear in all of them
+            products = tuple(torch.zeros_like(parameter) for parameter in parameters)
+    return {t.name: _times(t, p) for t, p in zip(found, products, strict=True)}
+
+
+def _times(target: Target, factor: Tensor) -> Tensor:
+    """θ times something, at least in float32: the products of halves vanish in float16."""
+    parameter = target.parameter.detach()
+    return parameter.to(torch.promote_types(parameter.dtype, torch.float32)) * factor
 
 
 def synflow(

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from ...errors import InvalidInput
 from ..clock import Clock
-from ..cutting import checked_sparsity, cut
+from ..competing import checked_sparsity
+from ..cutting import cut
 from ..freezing import Frozen, as_optimizers
 from ..masks import Masks
 from ..schedules import Schedule, Span, cubic

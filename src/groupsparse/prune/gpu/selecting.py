@@ -1,0 +1,132 @@
+"""The cut of many tensors on one CUDA device: one table, a dozen launches, one wait at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .tables import BLOCK, chunks, fits, layout
+
+_TOP = 24  # the first digit begins at this bit, eight bits each
+_WARPS = 8
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One parameter in the cut, what its entries are compared by, and with which others.
+
+    ``scores`` of None stands for the absolute values of the parameter. Contests of one group, which
+    compete with each other, stand in a row.
+    """
+
+    parameter: Tensor
+    scores: Tensor | None
+    group: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the cut did: nothing at all, where a score was not finite."""
+
+    finite: bool
+    bits: tuple[Tensor, ...]
+    nonzero: tuple[int, ...]
+
+
+def fused(contests: Sequence[Contest]) -> bool:
+    """Whether `cut_` takes these: one device, one dtype, tensors of the usual formats."""
+    given = [contest.scores for contest in contests if contest.scores is not None]
+    if len(given) not in (0, len(contests)):
+        return False
+    parameters = [contest.parameter for contest in contests]
+    together = fits(parameters) and (not given or fits(given))
+    return together and (not given or given[0].device == parameters[0].device)
+
+
+def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome:
+    """Zero the ``wanted`` lowest entries of each group, of equal ones the first.
+
+    Examples
+    --------
+    >>> contest = Contest(torch.randn(8, 8), None, group=0)
+    >>> fused([contest])
+    True
+    """
+    import triton
+    import triton.language as tl
+
+    from . import kernels
+
+    device = contests[0].parameter.device
+    absolute = contests[0].scores is None
+    compared = [c.parameter if c.scores is None else c.scores for c in contests]
+    rows, starts, programs, size = _rows(contests, compared)
+    begins = [-1] * len(wanted)
+    for contest, start in zip(reversed(contests), reversed(starts), strict=True):
+        begins[contest.group] = start
+    # One copy to the device: the table, the groups' states, and where each group begins.
+    states = [number for k in wanted for number in (0, k, 0)]
+    flat = torch.tensor([*rows, *states, *begins], dtype=torch.int64).to(device, non_blocking=True)
+    table, state, group_begins = torch.split(flat, [len(rows), len(states), len(begins)])
+    counts = torch.zeros(4, len(wanted) * 256, dtype=torch.int32, device=device)
+    found = torch.zeros(1 + len(contests), dtype=torch.int32, device=device)
+    bits = torch.empty(size, dtype=torch.uint8, device=device)
+    ties = torch.empty(programs, dtype=torch.int32, device=device)
+    types = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+    options = {
+        "ABSOLUTE": absolute,
+        "DTYPE": types[compared[0].dtype],
+        "PADDED": triton.next_power_of_2(len(contests)),
+        "BLOCK": BLOCK,
+        "num_warps": _WARPS,
+    }
+    grid, many = (programs,), len(contests)
+    with torch.cuda.device(device if device.type == "cuda" else -1):  # -1: no device, no change
+        for digit, shift in enumerate(range(_TOP, -1, -8)):
+            own = counts[digit]
+            kernels.count[grid](table, many, own, state, found, shift, _TOP, **options)
+            kernels.choose[(len(wanted),)](own, state, num_warps=4)
+        kernels.count_ties[grid](table, many, state, ties, **options)
+        earlier = ties.cumsum(0)
+        kernels.cut[grid](
+            table, many, state, ties, earlier, group_begins, found, bits,
+            PARAMETERS=types[contests[0].parameter.dtype], **options,
+        )  # fmt: skip
+    infinite, *nonzero = found.tolist()  # the only wait
+    return Outcome(not infinite, _pieces(bits, contests), tuple(nonzero))
+
+
+def _rows(
+    contests: Sequence[Contest], compared: Sequence[Tensor]
+) -> tuple[list[int], list[int], int, int]:
+    """The table, each tensor's first program, the number of programs and that of mask bytes."""
+    rows: list[int] = []
+    starts: list[int] = []
+    program = byte = 0
+    for contest, scores in zip(contests, compared, strict=True):
+        parameter = contest.parameter
+        own = layout(parameter)
+        others = own if scores is parameter else layout(scores)
+        assert own is not None
+        assert others is not None
+        entries = parameter.numel()
+        rows += [scores.data_ptr(), *others, parameter.data_ptr(), *own]
+        rows += [entries, byte, contest.group, program]
+        starts.append(program)
+        program += chunks(entries)
+        byte += _room(entries)
+    return rows, starts, program, byte
+
+
+def _room(entries: int) -> int:
+    """Bytes of a mask, rounded up so that the next one begins at a multiple of 16."""
+    return -(-entries // 128) * 16
+
+
+def _pieces(bits: Tensor, contests: Sequence[Contest]) -> tuple[Tensor, ...]:
+    entries = [contest.parameter.numel() for contest in contests]
+    padded = torch.split(bits, [_room(count) for count in entries])
+    return tuple(piece[: -(-count // 8)] for piece, count in zip(padded, entries, strict=True))
