@@ -300,6 +300,16 @@ def _reshaped(
     return view if view.strides[-1] == view.itemsize else None
 
 
+def memory_view(
+    shape: Sequence[int], strides: Sequence[int], itemsize: int, axes: tuple[int, ...]
+) -> tuple[list[int], list[int]] | None:
+    """Sizes and strides (bytes) of a block over memory that is not here; None: needs a copy."""
+    nowhere = np.lib.stride_tricks.as_strided(np.empty(1, f"u{itemsize}"), shape, strides)
+    order, grouping = _memory_order(nowhere, axes)
+    view = _reshaped(nowhere, order, grouping[:2] if grouping[2] == 1 else grouping)
+    return None if view is None else (list(view.shape), list(view.strides))
+
+
 def weights_of(
     weights: Any, array: NDArray[Any], axes: tuple[int, ...], name: str
 ) -> NDArray[np.float64]:

@@ -17,6 +17,9 @@ class Status(Enum):
     TIE = "target met at a tie: the share of equally large entries was chosen to meet it"
     CORNER = "target met, with a duality gap: a weighted vector was left between two corners"
     STALLED = "target not met to the tolerance: the iteration limit was reached"
+    # The device never raises by itself; it reports these, having written nothing.
+    NOT_FINITE = "nothing was written: a value is a NaN or an infinity"
+    OUT_OF_RANGE = "nothing was written: an entry of the answer is out of the range of its dtype"
 
     def __str__(self) -> str:
         return self.value

@@ -1,0 +1,260 @@
+"""What the Triton kernel must know about a set of tensors, as tables that go to the device once.
+
+Everything about shapes is settled here: which entries form a vector, which tiles fit, and which
+program walks which vectors. Programs get equal shares of the bytes, in the order of the tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import memory_view
+
+Table = NDArray[np.int64]
+
+# Kinds of segments; the kernel has the same numbers. Tiles: vectors × entries.
+ROWS_16, ROWS_64, ROWS_256, ROWS_LONG, ROWS_LONGER, SPLIT, COLUMNS_16, COLUMNS = range(8)
+TILES = {
+    ROWS_16: (128, 16),
+    ROWS_64: (32, 64),
+    ROWS_256: (8, 256),
+    ROWS_LONG: (8, 256),
+    ROWS_LONGER: (2, 1024),
+    SPLIT: (1, 2048),
+    COLUMNS_16: (128, 16),
+    COLUMNS: (16, 128),
+}
+KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, COLUMNS)  # too long for a tile: two numbers wait per vector
+LIMITS = {1: float(np.finfo(np.float32).max), 2: 3.3895313892515355e38, 4: 65504.0}
+LIMITS[8] = float(np.finfo(np.float64).max)
+
+LEAST_SHARE = 1 << 13  # bytes; below that a program costs more than it brings
+SPLIT_FROM = 1 << 15  # bytes of a vector that several programs may walk
+SAMPLED_FROM = 1 << 20  # bytes of a group whose search begins on a sample
+SAMPLE = 16  # one vector in so many
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One tensor as ``vectors`` vectors of ``length`` entries, with strides in entries."""
+
+    vectors: int
+    length: int
+    inner: int  # how many vectors lie interleaved; 1: each one lies in one piece
+    stride: int  # from one vector (or one set of interleaved ones) to the next
+    step: int  # from one entry to the next
+    item: int
+    aligned: bool
+
+    @classmethod
+    def of(
+        cls,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        item: int,
+        axes: tuple[int, ...],
+        addresses: Sequence[int],
+    ) -> Shape | None:
+        """The shape of a tensor whose vectors lie along ``axes``; None where it must be copied."""
+        seen = memory_view(shape, [s * item for s in strides], item, axes)
+        if seen is None:
+            return None
+        sizes, steps = seen
+        steps = [s // item for s in steps]
+        outer, length = sizes[0], sizes[1]
+        inner = sizes[2] if len(sizes) == 3 else 1
+        stride = steps[0] if outer > 1 else length * inner
+        aligned = stride % 8 == 0 and length % 8 == 0 and all(a % 16 == 0 for a in addresses)
+        return cls(outer * inner, length, inner, stride, steps[1], item, aligned and inner == 1)
+
+    @property
+    def entries(self) -> int:
+        return self.vectors * self.length
+
+
+@dataclass
+class Tables:
+    """The tables, in the order in which the kernel takes them, and what the host keeps."""
+
+    tensors: Table
+    segments: Table
+    programs: Table
+    groups: Table
+    splits: Table
+    kinds: int
+    aligned: int
+    parts: int
+    slots: int
+    tops: list[float]  # Σ √n β of each group
+    counts: list[int]
+    sample_tops: list[float]
+    sample_counts: list[int]
+    lengths: list[int] = field(default_factory=list)  # of the split vectors
+
+
+def kind_of(shape: Shape, share: float) -> int:
+    """Which tiles suit a tensor."""
+    if shape.inner > 1:
+        return COLUMNS_16 if shape.length <= 16 else COLUMNS
+    size = shape.length * shape.item
+    if size > max(SPLIT_FROM, 0.5 * share):
+        return SPLIT
+    for kind in (ROWS_16, ROWS_64, ROWS_256):
+        if shape.length <= TILES[kind][1]:
+            return kind
+    # Few long vectors for each program: tiles of eight would stay half empty.
+    return ROWS_LONGER if shape.length >= 1024 and share < 32 * size else ROWS_LONG
+
+
+def build(
+    shapes: Sequence[Shape],
+    dtypes: Sequence[int],
+    addresses: Sequence[tuple[int, int]],
+    groups: Sequence[int],
+    programs: int,
+) -> Tables:
+    """Tables for these tensors, tensor i in group ``groups[i]`` (in ascending order)."""
+    total = sum(shape.entries * shape.item for shape in shapes)
+    programs = max(1, min(programs, total // LEAST_SHARE))
+    share = total / programs
+    sampled = _sampled_groups(shapes, groups)
+    builder = _Builder(share, programs, max(groups) + 1, sampled)
+    for shape, dtype, address, group in zip(shapes, dtypes, addresses, groups, strict=True):
+        builder.add(shape, dtype, address, group)
+    return builder.finish()
+
+
+def _sampled_groups(shapes: Sequence[Shape], groups: Sequence[int]) -> list[bool]:
+    size = [0] * (max(groups) + 1)
+    for shape, group in zip(shapes, groups, strict=True):
+        size[group] += shape.entries * shape.item
+    return [s >= SAMPLED_FROM for s in size]
+
+
+class _Builder:
+    def __init__(self, share: float, programs: int, groups: int, sampled: list[bool]) -> None:
+        self.share, self.programs, self.sampled = share, programs, sampled
+        self.offset = 0.0  # bytes before the next tensor
+        self.slot = self.part = self.kinds = 0
+        self.unaligned = 0
+        self.tensors: list[list[int]] = []
+        self.segments: list[list[int]] = []
+        self.owners: list[int] = []
+        self.splits: list[list[int]] = []
+        self.lengths: list[int] = []
+        self.first_part = [-1] * groups
+        self.last_part = [0] * groups
+        self.tops, self.sample_tops = [0.0] * groups, [0.0] * groups
+        self.counts, self.sample_counts = [0] * groups, [0] * groups
+
+    def add(self, shape: Shape, dtype: int, address: tuple[int, int], group: int) -> None:
+        kind = kind_of(shape, self.share)
+        self.kinds |= 1 << kind
+        if not shape.aligned:
+            self.unaligned |= 1 << kind
+        index = len(self.tensors)
+        limit = int(np.float64(1.0 / LIMITS[dtype]).view(np.int64))
+        self.tensors.append(
+            [*address, shape.length, shape.stride, shape.step, shape.inner, shape.item, dtype]
+            + [self.slot, limit]
+        )
+        if kind in KEEPS_SLOTS:
+            self.slot += shape.vectors
+        root = math.sqrt(shape.length)
+        top = root / (root - 1.0)
+        self.tops[group] += top * shape.vectors
+        self.counts[group] += shape.vectors
+        if self.first_part[group] < 0:
+            self.first_part[group] = self.part
+        if kind == SPLIT:
+            for vector in range(shape.vectors):
+                self._split(shape, index, group, vector, top)
+        else:
+            self._whole(shape, index, group, kind, top)
+        self.last_part[group] = self.part
+
+    def _whole(self, shape: Shape, index: int, group: int, kind: int, top: float) -> None:
+        rows = TILES[kind][0]
+        blocks = -(-shape.inner // rows)
+        units = shape.vectors // shape.inner * blocks if shape.inner > 1 else shape.vectors
+        for program, first, end in self._shares(units, shape.entries * shape.item / units):
+            sample_end = end
+            if self.sampled[group]:
+                sample_end = first + -(-(end - first) // SAMPLE)
+                count = sample_end - first
+                if shape.inner > 1:
+                    covered = [min(rows, shape.inner - u % blocks * rows) for u in range(first, sample_end)]
+                    count = sum(covered)
+                self.sample_tops[group] += top * count
+                self.sample_counts[group] += count
+            self.segments.append([index, group, kind, first, end, sample_end, self.part, -1])
+            self.owners.append(program)
+            self.part += 1
+
+    def _split(self, shape: Shape, index: int, group: int, vector: int, top: float) -> None:
+        step = TILES[SPLIT][1]
+        units = -(-shape.length // step)
+        raw, seen = len(self.segments), 0
+        for program, first, end in self._shares(units, shape.length * shape.item / units):
+            sample_end = first + -(-(end - first) // SAMPLE) if self.sampled[group] else end
+            seen += min(sample_end * step, shape.length) - first * step
+            self.segments.append(
+                [index, group, SPLIT, first, end, sample_end, vector, len(self.splits)]
+            )
+            self.owners.append(program)
+        self.splits.append([index, group, vector, raw, len(self.segments), self.part, seen])
+        self.lengths.append(shape.length)
+        self.part += 1
+        if self.sampled[group]:
+            self.sample_tops[group] += top
+            self.sample_counts[group] += 1
+
+    def _shares(self, units: int, cost: float) -> list[tuple[int, int, int]]:
+        """Who walks which of a run of units that cost the same."""
+        begin, end = self.offset, self.offset + units * cost
+        self.offset = end
+        first = int(begin / self.share)
+        last = min(int(math.ceil(end / self.share)), self.programs)
+        edges = [0]
+        edges += [
+            min(max(round((p * self.share - begin) / cost), 0), units)
+            for p in range(first + 1, last)
+        ]
+        edges.append(units)
+        pairs = zip(range(first, last + 1), edges[:-1], edges[1:], strict=False)
+        return [(min(p, self.programs - 1), a, b) for p, a, b in pairs if b > a]
+
+    def finish(self) -> Tables:
+        bounds = np.searchsorted(self.owners, np.arange(self.programs + 1))
+        groups = [
+            [first, last, int(sampled)]
+            for first, last, sampled in zip(
+                self.first_part, self.last_part, self.sampled, strict=True
+            )
+        ]
+        return Tables(
+            _table(self.tensors),
+            _table(self.segments),
+            _table(bounds),
+            _table(groups),
+            _table(self.splits or [[0] * 7]),
+            self.kinds,
+            self.kinds & ~self.unaligned,
+            self.part,
+            max(self.slot, 1),
+            self.tops,
+            self.counts,
+            self.sample_tops,
+            self.sample_counts,
+            self.lengths,
+        )
+
+
+def _table(rows: Any) -> Table:
+    return np.ascontiguousarray(rows, dtype=np.int64)
