@@ -13,7 +13,7 @@ from ..errors import InvalidInput, NonFiniteInput
 from ..projection import project_each_
 from ..result import Projection
 from .plan import Group, Member, Plan
-from .sharding import gather, is_sharded, local, scatter_, shards_of
+from .sharding import is_sharded, local
 
 VALUES = ("projected", "original")
 
@@ -75,19 +75,18 @@ def project_groups_(
     """Project groups to these targets, from these multipliers; all groups or, on an error, none.
 
     Groups of one parameter are solved together in one call, so that a network with one target per
-    layer costs one call, as does a network with one target. What is sharded is gathered by every
-    process, projected by every process, and every process keeps its part; there the groups take
-    turns, so that no more than one is held at a time.
+    layer costs one call, as does a network with one target. Where parameters are sharded, every
+    process projects the parts that it holds, all groups side by side; nothing is gathered.
     """
     guesses: Sequence[float | Projection[Any] | None] = (
         [None] * len(groups) if starts is None else starts
     )
     members = [member for group in groups for member in group.members]
-    turns = [[i] for i in range(len(groups))]
-    if not any(is_sharded(member.target.parameter) for member in members):
-        alone = [i for i, group in enumerate(groups) if len(group.members) == 1]
-        turns = [[i] for i, group in enumerate(groups) if len(group.members) > 1]
-        turns += [alone] if alone else []
+    if any(is_sharded(member.target.parameter) for member in members):
+        return _project_sharded(groups, targets, guesses)
+    alone = [i for i, group in enumerate(groups) if len(group.members) == 1]
+    turns = [[i] for i, group in enumerate(groups) if len(group.members) > 1]
+    turns += [alone] if alone else []
     if len(turns) > 1:
         _refuse_non_finite(members)  # a later turn could fail after an earlier one has written
     found: dict[int, Projection[Any]] = {}
@@ -99,14 +98,42 @@ def project_groups_(
 
 
 def _refuse_non_finite(members: Sequence[Member]) -> None:
-    """Raise, in every process alike, for the first parameter that holds a NaN or an infinity."""
+    """Raise for the first parameter that holds a NaN or an infinity."""
     for member in members:
-        bad = torch.isfinite(local(member.target.parameter)).logical_not_().count_nonzero()
-        shards = shards_of(member.target.parameter)
-        if int(bad if shards is None else shards(bad)):
+        if not bool(torch.isfinite(member.target.parameter).all()):
             raise NonFiniteInput(
                 f"{member.target.name} holds a NaN or an infinity; expected finite numbers"
             )
+
+
+def _project_sharded(
+    groups: Sequence[Group],
+    targets: Sequence[float],
+    starts: Sequence[float | Projection[Any] | None],
+) -> list[Projection[Any]]:
+    """One call of the core, for all groups, by every process that holds a part of them."""
+    from .. import sharded  # not every PyTorch is built with torch.distributed
+
+    values: list[Any] = []
+    for group in groups:
+        own = {m.target.name: m.target.parameter.detach() for m in group.members}
+        values.append(own if len(own) > 1 else own.popitem()[1])
+    return sharded.project_groups_(
+        [[sharded.Member(*_described(m)) for m in group.members] for group in groups],
+        targets,
+        [start.multiplier if isinstance(start, Projection) else start for start in starts],
+        values,
+    )
+
+
+def _described(member: Member) -> tuple[Any, ...]:
+    """What the core has to know about a member, without a view: a sharded tensor may have none."""
+    parameter = member.target.parameter
+    view, axes = member.view(torch.empty(parameter.shape, device="meta"))
+    fold = None
+    if view.ndim > parameter.ndim:  # the groups of a transposed convolution lie along axis 0
+        fold, axes = view.shape[1], (0, *(axis - 1 for axis in axes if axis > 1))
+    return parameter, axes, member.target.name, member.weights, member.price, fold
 
 
 def _project(
@@ -118,8 +145,7 @@ def _project(
     members = [member for group in groups for member in group.members]
     names = [member.target.name for member in members]
     shared = len(members) > len(groups)
-    wholes = [gather(member.target.parameter) for member in members]
-    views = [member.view(whole) for member, whole in zip(members, wholes, strict=True)]
+    views = [member.view(member.target.parameter.detach()) for member in members]
     scaled = [_scaled(view, member) for (view, _), member in zip(views, members, strict=True)]
     weights = [_weights(member, view) for (view, _), member in zip(views, members, strict=True)]
     projections = project_each_(
@@ -130,11 +156,9 @@ def _project(
         shared=shared,
         start=starts[0] if shared else dict(zip(names, starts, strict=True)),
     )
-    for (view, _), tensor, member, whole in zip(views, scaled, members, wholes, strict=True):
+    for (view, _), tensor, member in zip(views, scaled, members, strict=True):
         if tensor is not view:
             _unscale(view, tensor, member)
-        if is_sharded(member.target.parameter):
-            scatter_(member.target.parameter, whole)
     if any(tensor is not view for (view, _), tensor in zip(views, scaled, strict=True)):
         # Whoever keeps the certificates is not to keep enlarged copies of the parameters.
         own = dict(zip(names, (view for view, _ in views), strict=True))

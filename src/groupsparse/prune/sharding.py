@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 if dist.is_available():
-    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor import DTensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -58,7 +58,7 @@ def shards_of(tensor: Tensor) -> Shards | None:
     if not is_sharded(tensor):
         return None
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
-    split = [dim for dim, placement in enumerate(placements) if isinstance(placement, Shard)]
+    split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
     if not split:
         return None
     return Shards(tuple(mesh.get_group(dim) for dim in split), mesh.device_type)
@@ -74,8 +74,7 @@ def scatter_(tensor: Tensor, whole: Tensor) -> None:
     if not is_sharded(tensor):
         tensor.detach().copy_(whole)
         return
-    from torch.distributed.tensor import distribute_tensor
+    from ..sharded.pieces import piece_of, take
 
-    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
-    part = distribute_tensor(whole.to(mesh.device_type), mesh, placements, src_data_rank=None)
-    local(tensor).copy_(part.to_local())
+    piece = piece_of(tensor, "the tensor")
+    piece.local.copy_(take(whole, piece))

@@ -61,7 +61,7 @@ def splits_vectors(target: Target, axes: tuple[int, ...]) -> bool:
     if not is_sharded(target.parameter):
         return False
     placements = target.parameter.placements  # type: ignore[attr-defined]
-    return any(placement.is_shard(axis) for placement in placements for axis in axes)
+    return any(getattr(placement, "dim", None) in axes for placement in placements)
 
 
 def as_rows(view: Tensor, axes: tuple[int, ...]) -> Tensor:
