@@ -30,9 +30,9 @@ class Network:
         # In one order everywhere, or processes would wait for each other in a circle.
         self.groups: dict[str, Any] = {}
         hub = max(meshes, key=lambda mesh: mesh.size())
-        self.ranks = set(hub.mesh.flatten().tolist())
+        self.ranks = set(_ranks(hub))
         self.first = min(self.ranks)
-        if any(not self.ranks.issuperset(mesh.mesh.flatten().tolist()) for mesh in meshes):
+        if any(not self.ranks.issuperset(_ranks(mesh)) for mesh in meshes):
             raise InvalidInput(
                 "the tensors are sharded over meshes of which none has all the processes; expected "
                 "one mesh, or parts of one"
@@ -61,8 +61,7 @@ class Network:
         if mesh is None:  # a tensor that everybody holds whole
             return dist.get_rank() == self.first
         at = mesh.get_coordinate()
-        first: bool = all(at[dim] == 0 for dim in dims)
-        return first and self.first in mesh.mesh.flatten().tolist()
+        return all(at[dim] == 0 for dim in dims) and self.first in _ranks(mesh)
 
     def agree(self, description: str, problem: Exception | None) -> None:
         """Raise in every process if there is a problem in one, or if the calls differ."""
@@ -114,6 +113,11 @@ class Network:
             for i, piece in zip(chosen, pieces, strict=True):
                 values[i] = piece.reshape(values[i].shape).to(values[i].device)
         return values
+
+
+def _ranks(mesh: Any) -> list[int]:
+    ranks: list[int] = mesh.mesh.flatten().tolist()
+    return ranks
 
 
 def _checksum(text: str) -> int:

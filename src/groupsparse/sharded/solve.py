@@ -39,22 +39,22 @@ class Group:
         self.passes = 0
         self.root = Root(0.0, 0, met=True)
 
-    def search(self, tol: float | None) -> Search:
-        """The search for its multiplier."""
+    def search(self, tol: float | None, known: Sequence[Point]) -> Search:
+        """The search for its multiplier, from what is known already."""
         tolerance = TOLERANCE if tol is None else tol
         sizes = [part.local.dtype.itemsize for part in (*self.parts, *self.alone)]
         slack = max(tolerance, *(SLACK[size] for size in sizes))
         kind = Search if self.target < 1.0 else _Sparsest
         start = None if self.start is None else self.start / self.unit
-        known = self.level, tolerance * self.count
-        return kind(*known, start=start, slack=slack * self.count)
+        levels = self.level, tolerance * self.count
+        return kind(*levels, known=known, start=start, slack=slack * self.count)
 
 
 class _Sparsest(Search):
     """For the target 1: unchanged where every vector is 1-sparse already, or else the far end."""
 
     def propose(self, upper: Callable[[], float]) -> float | None:
-        if self.last is None:
+        if self.last is None:  # not before there was a guess
             return 0.0
         enough = self.last.total <= self.level + self.slack
         self.root = Root(0.0 if enough else upper(), 0, met=True)
@@ -73,7 +73,10 @@ def solve(network: Network, groups: Sequence[Group], tol: float | None) -> None:
             ends.extend(max(of_part[id(part)] for part in group.parts) for group in groups)
         return ends[i]
 
-    searches = {i: group.search(tol) for i, group in enumerate(groups)}
+    fresh = [group for group in groups if group.start is None]
+    at_zero = totals(network, fresh, [0.0] * len(fresh)) if fresh else []
+    known = {id(group): [Point(0.0, *pair)] for group, pair in zip(fresh, at_zero, strict=True)}
+    searches = {i: group.search(tol, known.get(id(group), [])) for i, group in enumerate(groups)}
     while searches:
         asked: dict[int, float] = {}
         for i, search in list(searches.items()):
