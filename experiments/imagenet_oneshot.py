@@ -195,7 +195,6 @@ def main() -> None:
 
     budget = Budget(options.budget_seconds)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
     model = load_pretrained(options.weights).to(device, memory_format=torch.channels_last)
     train, check = (
         load_images(find(options.data, name), options.images).to(device)
