@@ -43,9 +43,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = selecting.cut_
 
-    def spy(contests: list[selecting.Contest], wanted: list[int]) -> selecting.Outcome:
-        seen.append(len(contests))
-        return original(contests, wanted)
+    def spy(contests: list[selecting.Contest], wanted: list[int]) -> selecting.Outcome | None:
+        outcome = original(contests, wanted)
+        seen.extend([len(contests)] if outcome is not None else [])
+        return outcome
 
     monkeypatch.setattr(selecting, "cut_", spy)
     return seen

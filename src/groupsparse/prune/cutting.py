@@ -154,9 +154,9 @@ def _cut_at_once(competitions: Sequence[Competition]) -> Masks | None:
         for group, competition in enumerate(competitions)
         for entrant in competition.entrants
     ]
-    if not selecting.fused(contests):
-        return None
     outcome = selecting.cut_(contests, [competition.zeros for competition in competitions])
+    if outcome is None:
+        return None
     if not outcome.finite:
         refuse_non_finite([entrant.contested() for entrant in entrants])
     found = [entrant.target for entrant in entrants]

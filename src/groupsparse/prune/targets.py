@@ -7,8 +7,9 @@ module, in any of the three ways, names everything inside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from torch import nn
 
@@ -71,6 +72,8 @@ def bare(model: nn.Module) -> nn.Module:
 
 def clean_name(name: str) -> str:
     """A parameter's name without what wrappers inside the model added to it."""
+    if "_orig_mod" not in name and "_wrapped_module" not in name:
+        return name.lstrip(".")
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
@@ -152,11 +155,15 @@ def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
 def _candidates(model: nn.Module) -> list[_Candidate]:
     found: dict[int, _Candidate] = {}
     modules = {clean_name(name): module for name, module in model.named_modules()}
+    places: dict[str, _Place] = {"": (frozenset(), frozenset())}
     for path, module in model.named_modules(remove_duplicate=False):
+        if not module._parameters:
+            continue
+        parts, classes = _place(clean_name(path), modules, places)
         for own, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            if f"{own.removesuffix('_orig')}_mask" in module._buffers:
+            if module._buffers and f"{own.removesuffix('_orig')}_mask" in module._buffers:
                 raise InvalidInput(
                     f"{path or 'the model'} was pruned by torch.nn.utils.prune ({own!r} and its "
                     "mask); call prune.import_from_torch_prune(model) first"
@@ -164,20 +171,27 @@ def _candidates(model: nn.Module) -> list[_Candidate]:
             candidate = found.setdefault(id(parameter), _Candidate(parameter, module))
             name = clean_name(f"{path}.{own}")
             candidate.names.append(name)
-            for part in _prefixes(name):
-                candidate.parts.add(part)
-                inside = modules.get(part)
-                if inside is not None:
-                    candidate.classes.update(c.__name__ for c in type(inside).__mro__)
-            candidate.classes.update(c.__name__ for c in type(module).__mro__)
+            candidate.parts.update(parts, (name,))
+            candidate.classes.update(classes, _class_names(type(module).__mro__))
     return list(found.values())
 
 
-def _prefixes(name: str) -> Iterator[str]:
-    """``a.b.weight`` as ``a``, ``a.b`` and ``a.b.weight``."""
-    pieces = name.split(".")
-    for end in range(1, len(pieces) + 1):
-        yield ".".join(pieces[:end])
+_Place = tuple[frozenset[str], frozenset[str]]
+
+
+def _place(path: str, modules: Mapping[str, nn.Module], known: dict[str, _Place]) -> _Place:
+    """The names of a module and of all that enclose it below the model, and their classes."""
+    if path not in known:
+        parts, classes = _place(path.rpartition(".")[0], modules, known)
+        if (inside := modules.get(path)) is not None:
+            classes = classes | _class_names(type(inside).__mro__)
+        known[path] = parts | {path}, classes
+    return known[path]
+
+
+@cache
+def _class_names(mro: tuple[type, ...]) -> frozenset[str]:
+    return frozenset(kind.__name__ for kind in mro)
 
 
 def _matches(pattern: str, candidate: _Candidate) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .tables import BLOCK, chunks, fits, layout
+from .tables import BLOCK, alike, chunks, layout
 
 _TOP = 24  # the first digit begins at this bit, eight bits each
 _WARPS = 8
@@ -36,34 +36,31 @@ class Outcome:
     nonzero: tuple[int, ...]
 
 
-def fused(contests: Sequence[Contest]) -> bool:
-    """Whether `cut_` takes these: one device, one dtype, tensors of the usual formats."""
-    given = [contest.scores for contest in contests if contest.scores is not None]
-    if len(given) not in (0, len(contests)):
-        return False
-    parameters = [contest.parameter for contest in contests]
-    together = fits(parameters) and (not given or fits(given))
-    return together and (not given or given[0].device == parameters[0].device)
-
-
-def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome:
+def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome | None:
     """Zero the ``wanted`` lowest entries of each group, of equal ones the first.
+
+    None, and nothing done, where dtypes, devices or formats are not those that the kernels know.
 
     Examples
     --------
-    >>> contest = Contest(torch.randn(8, 8), None, group=0)
-    >>> fused([contest])
+    >>> cut_([Contest(torch.randn(8, 8, dtype=torch.float64), None, group=0)], [32]) is None
     True
     """
+    parameters = [contest.parameter for contest in contests]
+    given = [contest.scores for contest in contests if contest.scores is not None]
+    compared = given or parameters
+    if len(compared) != len(parameters) or not alike(parameters) or not alike(compared):
+        return None
+    laid = _rows(contests, compared)
+    if laid is None or compared[0].device != parameters[0].device:
+        return None
     import triton
     import triton.language as tl
 
     from . import kernels
 
-    device = contests[0].parameter.device
-    absolute = contests[0].scores is None
-    compared = [c.parameter if c.scores is None else c.scores for c in contests]
-    rows, starts, programs, size = _rows(contests, compared)
+    device = parameters[0].device
+    rows, starts, programs, size = laid
     begins = [-1] * len(wanted)
     for contest, start in zip(reversed(contests), reversed(starts), strict=True):
         begins[contest.group] = start
@@ -77,7 +74,7 @@ def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome:
     ties = torch.empty(programs, dtype=torch.int32, device=device)
     types = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
     options = {
-        "ABSOLUTE": absolute,
+        "ABSOLUTE": not given,
         "DTYPE": types[compared[0].dtype],
         "PADDED": triton.next_power_of_2(len(contests)),
         "BLOCK": BLOCK,
@@ -93,7 +90,7 @@ def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome:
         earlier = ties.cumsum(0)
         kernels.cut[grid](
             table, many, state, ties, earlier, group_begins, found, bits,
-            PARAMETERS=types[contests[0].parameter.dtype], **options,
+            PARAMETERS=types[parameters[0].dtype], **options,
         )  # fmt: skip
     infinite, *nonzero = found.tolist()  # the only wait
     return Outcome(not infinite, _pieces(bits, contests), tuple(nonzero))
@@ -101,7 +98,7 @@ def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome:
 
 def _rows(
     contests: Sequence[Contest], compared: Sequence[Tensor]
-) -> tuple[list[int], list[int], int, int]:
+) -> tuple[list[int], list[int], int, int] | None:
     """The table, each tensor's first program, the number of programs and that of mask bytes."""
     rows: list[int] = []
     starts: list[int] = []
@@ -110,8 +107,8 @@ def _rows(
         parameter = contest.parameter
         own = layout(parameter)
         others = own if scores is parameter else layout(scores)
-        assert own is not None
-        assert others is not None
+        if own is None or others is None:
+            return None
         entries = parameter.numel()
         rows += [scores.data_ptr(), *others, parameter.data_ptr(), *own]
         rows += [entries, byte, contest.group, program]

@@ -26,18 +26,10 @@ def usable(device: torch.device) -> bool:
     return device.type == "cuda" and _installed()
 
 
-def fits(tensors: Sequence[Tensor]) -> bool:
-    """Whether kernels can walk through these tensors together."""
-    first = tensors[0]
-    return (
-        all(
-            tensor.dtype == first.dtype
-            and tensor.device == first.device
-            and layout(tensor) is not None
-            for tensor in tensors
-        )
-        and first.dtype in _DTYPES
-    )
+def alike(tensors: Sequence[Tensor]) -> bool:
+    """Whether all lie on one device in one dtype that the kernels read."""
+    dtype, device = tensors[0].dtype, tensors[0].device
+    return dtype in _DTYPES and all(t.dtype == dtype and t.device == device for t in tensors)
 
 
 def layout(tensor: Tensor) -> Layout | None:
@@ -53,6 +45,9 @@ def layout(tensor: Tensor) -> Layout | None:
     >>> layout(torch.empty(8, 4, 3, 3).to(memory_format=torch.channels_last))
     (4, 9, 36, 1, 4, 0)
     """
+    entries = tensor.numel()
+    if tensor.is_contiguous():
+        return (1, max(entries, 1), 0, 0, 1, 1) if entries < _INDEXABLE else None
     sizes: list[int] = []
     strides: list[int] = []
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -65,10 +60,8 @@ def layout(tensor: Tensor) -> Layout | None:
             sizes.append(size)
             strides.append(stride)
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    if len(sizes) > 3 or max(last, tensor.numel()) >= _INDEXABLE:
+    if len(sizes) > 3 or max(last, entries) >= _INDEXABLE:
         return None
-    if len(sizes) < 2 and strides in ([], [1]):
-        return (1, max(tensor.numel(), 1), 0, 0, 1, 1)
     sizes = [1] * (3 - len(sizes)) + sizes
     strides = [0] * (3 - len(strides)) + strides
     return (sizes[1], sizes[2], strides[0], strides[1], strides[2], 0)
