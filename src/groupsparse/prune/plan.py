@@ -32,7 +32,7 @@ class Member:
     @property
     def length(self) -> int:
         """How many entries one vector has."""
-        return vector_length(*self.view(self.target.parameter.detach().to("meta")))
+        return vector_length(*self.view(torch.empty(self.target.parameter.shape, device="meta")))
 
 
 @dataclass(frozen=True)
