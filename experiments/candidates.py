@@ -70,9 +70,10 @@ RECIPES: dict[str, Candidate] = {
     "GSP 0.8": Candidate(induced(0.8)),
     "GSP 0.95": Candidate(induced(0.95)),
     "finishing GSP": Candidate(_FINISHING, per_level=True),
-    "finishing GSP, held": Candidate(replace(_FINISHING, frozen=True), "keep", per_level=True),
+    # A filter keeps an entry in every projection: the cut takes those few.
+    "finishing GSP, held": Candidate(replace(_FINISHING, frozen=True), per_level=True),
     "finishing GSP, held, mask only": Candidate(
-        replace(_FINISHING, frozen=True, values="original"), "keep", per_level=True
+        replace(_FINISHING, frozen=True, values="original"), per_level=True
     ),
     "GSP 0.9, every 30": Candidate(induced(0.9, every=30)),
     "GSP 0.9, momentum too": Candidate(induced(0.9, momentum=True)),

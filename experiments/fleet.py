@@ -68,8 +68,14 @@ class Fleet:
             for network, count in slots.items()
             for number in range(count)
         ]
+        self.fresh: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
         for slot in self.slots:
-            slot.prepare()
+            try:
+                slot.prepare()
+            except Exception:
+                # A session on a machine that is gone in minutes goes on with what works.
+                print(f"no graphs for {slot.network}:\n{traceback.format_exc()}", flush=True)
+                slot.without_graphs()
         # From here on only scores at initialisation run a convolution outside of a graph.
         torch.backends.cudnn.benchmark = False
 
@@ -238,7 +244,7 @@ class Fleet:
         with self.guard:
             start = schedule.start_of(job, self.data.device)
         with self._aside(slot):
-            slot.start(job.seed, start)
+            slot.start(self._fresh(slot, job.seed) if start is None else start)
             slot.strength.fill_(job.method.strength)
             attached = attach(slot, job, steps)
             parked = self._unpark(slot, job, attached, schedule.journal)
@@ -248,6 +254,13 @@ class Fleet:
                     slot.hold(masks)
                 parked = ([], [], 0)
         return (attached, *parked)
+
+    def _fresh(self, slot: Slot, seed: int) -> dict[str, torch.Tensor]:
+        """Drawing 15 million normal numbers takes a while; rows with one seed share them."""
+        key = (slot.network, seed)
+        if key not in self.fresh:
+            self.fresh[key] = slot.fresh(seed)
+        return self.fresh[key]
 
     def _epoch(self, slot: Slot, job: Job, epoch: int, attached: Attached | None) -> None:
         steps = self.data.count(job.split) // self.settings.batch
@@ -306,7 +319,7 @@ class Fleet:
         if not journal.kept(job.name, "part"):
             return None
         state = journal.fetch(job.name, self.data.device, "part")
-        slot.start(None, state["model"])
+        slot.start(state["model"])
         with torch.no_grad():
             for own, value in zip(slot.momenta, state["momenta"], strict=True):
                 own.copy_(value)
@@ -325,7 +338,7 @@ def measure(fleet: Fleet, network: str, steps: int = 100) -> dict[str, float]:
     found = {}
     for name, chosen in (("alone", slots[:1]), ("side by side", slots)):
         for slot in chosen:
-            slot.start(0)
+            slot.start(slot.fresh(0))
             slot.load_epoch("final", 0, 0, [0.01] * total)
         if fleet.on_gpu:
             torch.cuda.synchronize()

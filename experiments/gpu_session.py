@@ -9,6 +9,8 @@ at once, so that a second call with the same folders goes on. ``--dry-run`` list
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -35,6 +37,7 @@ def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argpar
     add("--out", type=Path, default=record.RECORDS, help="where the records go")
     add("--state", type=Path, default=record.ROOT / "build" / "fleet", help="to go on from")
     add("--resume", type=Path, nargs="*", default=[], help="runs.jsonl of earlier sessions")
+    add("--choice", type=Path, help="choice.json of an earlier session")
     add("--tables", nargs="+", choices=TABLES, default=list(tables))
     add("--seeds", type=int, nargs="+", default=[0])
     add("--epochs", type=int, default=16)
@@ -52,7 +55,7 @@ def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argpar
     add("--table2-networks", nargs="+", default=list(table2.NETWORKS))
     add("--table2-seeds", type=int, nargs="+", default=[0])
     add("--slots", type=int, default=7, help="runs of the main network side by side")
-    add("--table2-slots", type=int, default=4, help="of each network of Table 2")
+    add("--table2-slots", type=int, default=2, help="of each network of Table 2")
     add("--budget-seconds", type=float)
     add("--only", type=int, help="train on so many images only, to try things out")
     add("--dry-run", action="store_true")
@@ -82,11 +85,14 @@ class Plan:
     def __init__(self, options: argparse.Namespace, began: float) -> None:
         self.options, self.began = options, began
         self.choice: recipe.Choice | None = None
-        self.search = (
-            recipe.jobs(setting_of(options, "recipe"), options.search_seeds)
-            if "recipe" in options.tables
-            else []
-        )
+        searching = "recipe" in options.tables and not self.remembered.exists()
+        searched = setting_of(options, "recipe")
+        self.search = recipe.jobs(searched, options.search_seeds) if searching else []
+
+    @property
+    def remembered(self) -> Path:
+        """Where the choice of an earlier session is, so that all of Table 1 has the same."""
+        return self.options.choice or self.options.state / "choice.json"
 
     def first(self) -> list[Job]:
         """The jobs that need no choice."""
@@ -108,8 +114,14 @@ class Plan:
 
     def decided(self, journal: Journal) -> list[Job]:
         """Choose, and say so."""
-        searched = setting_of(self.options, "recipe")
-        self.choice = recipe.choose(journal.done.values(), searched)
+        if self.remembered.exists():
+            self.choice = recipe.Choice(**json.loads(self.remembered.read_text(encoding="utf-8")))
+        else:
+            searched = setting_of(self.options, "recipe")
+            self.choice = recipe.choose(journal.done.values(), searched)
+            if self.search and not self.options.dry_run:
+                text = json.dumps(asdict(self.choice), indent=1)
+                self.remembered.write_text(text, encoding="utf-8")
         print(f"chosen on held-out images: {self.choice}", flush=True)
         jobs: list[Job] = []
         if "table1" in self.options.tables:
@@ -141,6 +153,8 @@ def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None)
     if options.dry_run:
         dry_run(plan, journal)
         return
+    if torch.cuda.is_available():
+        torch.set_num_threads(2)  # of each of many threads
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = load(options, device)
     print(f"[{time.monotonic() - began:6.1f} s] data loaded", flush=True)
@@ -158,14 +172,18 @@ def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None)
     try:
         fleet.run(plan.first(), journal, plan.then)
     finally:
-        shown = {
-            k: v for k, v in vars(options).items() if k not in ("data", "out", "state", "resume")
+        hidden = ("data", "out", "state", "resume", "choice")  # folders of this machine
+        about: dict[str, Any] = {
+            "options": {k: v for k, v in vars(options).items() if k not in hidden},
+            "seconds per epoch": speeds,
         }
-        about: dict[str, Any] = {"options": shown, "seconds per epoch": speeds}
         if plan.choice is not None:
             about["choice"] = asdict(plan.choice)
         for path in write_records(journal, options.out, about, time.monotonic() - began):
             print(f"wrote {path.name}", flush=True)
+        for path in (journal.path, plan.remembered):
+            if path.exists() and options.out != record.RECORDS:
+                shutil.copy(path, options.out / path.name)
 
 
 def dry_run(plan: Plan, journal: Journal) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -125,13 +126,8 @@ class Slot:
     # What a run brings and takes away.
 
     @torch.no_grad()
-    def start(self, seed: int | None, state: Mapping[str, Tensor] | None = None) -> None:
-        """Take the parameters of a state, or fresh ones from the seed; forget the run before."""
-        if state is None:
-            assert seed is not None
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                state = NETWORKS[self.network]().state_dict()
+    def start(self, state: Mapping[str, Tensor]) -> None:
+        """Take the parameters of a state; forget the run before."""
         own = self.model.state_dict()
         for name, value in state.items():
             own[name].copy_(value)
@@ -139,6 +135,16 @@ class Slot:
             momentum.zero_()
         for mask in self.masks.values():
             mask.fill_(True)
+
+    def fresh(self, seed: int) -> dict[str, Tensor]:
+        """Parameters drawn from the seed, the same ones on every device."""
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(seed)
+        try:
+            drawn = NETWORKS[self.network]().state_dict()
+        finally:
+            torch.default_generator.set_state(before)
+        return {name: value.to(self.device) for name, value in drawn.items()}
 
     def state(self) -> dict[str, Tensor]:
         """A copy of parameters and running averages."""
@@ -229,12 +235,12 @@ class Slot:
         if not self.on_gpu:
             return
         self.model.train()
-        self._record("plain", lambda: self._step(False))
+        self._record("plain", partial(self._step, False))
         if self.regulariser is not None:
-            self._record("regularised", lambda: self._step(True))
+            self._record("regularised", partial(self._step, True))
         self.model.eval()
         for split in splits:
-            self._record(split, lambda split=split: self._check(split))
+            self._record(split, partial(self._check, split))
 
     def _record(self, name: str, work: Callable[[], None]) -> None:
         self.counter.zero_()
@@ -249,6 +255,10 @@ class Slot:
         with torch.cuda.graph(graph, stream=self.stream):
             work()
         self._graphs[name] = graph
+
+    def without_graphs(self) -> None:
+        """Launch every kernel by itself from now on: slow, but it runs."""
+        self._graphs.clear()
 
     def load_epoch(self, split: str, seed: int, number: int, rates: Sequence[float]) -> int:
         """Write the tables of one epoch; return how many steps it has."""
