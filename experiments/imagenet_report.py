@@ -57,15 +57,13 @@ def summary(dense: dict[str, Any], runs: list[dict[str, Any]], images: int) -> d
                 if run["method"] == method and run["distilled"] == distilled
             }
             if cells:
-                rows.append([method, stage, *(cells.get(level, "") for level in levels)])
+                rows.append([method, stage, "", *(cells.get(level, "") for level in levels)])
+    columns = ["method", "stage", *(f"{100 * level:g} % zeros" for level in (0.0, *levels))]
     return {
         "title": TITLE,
         "note": NOTE.format(images=images, error=error),
         "figures": [FIGURE],
-        "table": {
-            "columns": ["method", "stage", *(f"{x:.0%} zeros" for x in levels)],
-            "rows": rows,
-        },
+        "table": {"columns": columns, "rows": rows},
         "dense": dense,
         "runs": runs,
     }
@@ -85,7 +83,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     runs = results["runs"]
     stages = [stage for stage in STAGES if any(run["distilled"] == stage for run in runs)]
     figure, panels = plt.subplots(
-        1, len(stages), figsize=(4.6 * len(stages), 4.2), sharey=True, squeeze=False
+        1, len(stages), figsize=(max(4.6 * len(stages), 8), 5.2), sharey=True, squeeze=False
     )
     for axes, stage in zip(panels[0], stages, strict=True):
         for method, (colour, line, marker) in STYLES.items():
@@ -109,8 +107,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axes.set_xlabel("zeros, %")
         axes.grid(alpha=0.25)
     panels[0][0].set_ylabel("top-1 accuracy, %")
-    panels[0][0].legend(fontsize=7.5, loc="lower left")
-    figure.tight_layout()
+    lines, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(lines, labels, fontsize=8, ncols=3, loc="lower center")
+    figure.tight_layout(rect=(0, 0.17, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)

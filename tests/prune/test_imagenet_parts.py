@@ -323,9 +323,9 @@ def test_the_comparison_goes_on_where_its_budget_ended(
     distilled = [run["level"] for run in results["runs"] if run["distilled"]]
     assert distilled == [0.8] * 10 + [0.5] * 10
     table = results["table"]
-    assert table["columns"] == ["method", "stage", "50% zeros", "80% zeros"]
+    assert table["columns"] == ["method", "stage", "0 % zeros", "50 % zeros", "80 % zeros"]
     assert len(table["rows"]) == 2 + 20
-    assert {len(row) for row in table["rows"]} == {4}
+    assert {len(row) for row in table["rows"]} == {5}
     with pytest.raises(SystemExit, match="was made with"):
         run_command(monkeypatch, tmp_path, "--resume", str(path), "--rate", "1")
     with pytest.raises(SystemExit, match="no method"):
