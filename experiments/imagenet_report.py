@@ -46,9 +46,7 @@ def summary(dense: dict[str, Any], runs: list[dict[str, Any]], images: int) -> d
     levels = sorted({run["level"] for run in runs})
     reference = dense.get("trained", {"top1": 0.0})["top1"] / 100
     error = 100 * (reference * (1 - reference) / images) ** 0.5
-    rows = [
-        ["dense", name, _cell(found), *[""] * (len(levels) - 1)] for name, found in dense.items()
-    ]
+    rows = [["dense", name, _cell(found), *[""] * len(levels)] for name, found in dense.items()]
     for distilled, stage in STAGES.items():
         for method in dict.fromkeys(run["method"] for run in runs):
             cells = {
