@@ -46,8 +46,10 @@ def _described(error: Exception) -> tuple[str, int]:
 
     if hasattr(error, "format_message"):  # how click and typer say that a command is wrong
         return error.format_message(), EXIT_USAGE
-    if isinstance(error, ModuleNotFoundError) and error.name in ("typer", "rich"):
-        return str(missing_extra(error.name, "cli")), EXIT_DATA
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        if package in ("typer", "rich"):
+            return str(missing_extra(package, "cli")), EXIT_DATA
     if isinstance(error, OSError) and error.strerror and not isinstance(error, MissingExtra):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}", EXIT_DATA

@@ -86,6 +86,7 @@ def _member(path: Path, key: str | None) -> Any:
 
 def _matlab(path: Path, key: str | None) -> Any:
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     try:
         found: Mapping[str, Any] = loadmat(path)
@@ -93,7 +94,7 @@ def _matlab(path: Path, key: str | None) -> Any:
         raise InvalidInput(
             f"{path} is a MATLAB 7.3 file; save it with '-v7' to have it read here"
         ) from None
-    except (ValueError, TypeError, OSError) as error:
+    except (MatReadError, ValueError, TypeError, OSError) as error:
         raise InvalidInput(f"{path} is no .mat file that can be read: {error}") from error
     matrices = [name for name in found if not name.startswith("__")]
     values = found[_chosen(matrices, key, path, found)]

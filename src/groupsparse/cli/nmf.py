@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 import warnings
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..errors import missing_extra
 from .console import messages, number, output
 from .data import load, shape_for
 from .parts import Parts
+
+PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 class Solver(StrEnum):
@@ -70,6 +74,10 @@ def nmf(
     shape: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH of a part's picture, if it is not square.")
     ] = None,
+    column_major: Annotated[
+        bool,
+        typer.Option("--column-major", help="Pictures run down their columns, as in MATLAB."),
+    ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Go on from a file that this command has written.")
     ] = None,
@@ -86,8 +94,7 @@ def nmf(
     stack of images (three axes) is taken image by image. Ctrl-C ends the fit, keeps the best
     factors so far and writes them.
     """
-    if out.suffix.lower() != ".npz":
-        raise typer.BadParameter(f"--out is {out}; expected a name that ends in .npz")
+    _check_writable(out, plot)  # now, and not when the work is done
     if resume is not None and init is not None:
         raise typer.BadParameter("--resume starts from the saved factors; leave out --init")
     earlier = None if resume is None else Parts.read(resume)
@@ -106,13 +113,23 @@ def nmf(
     parts, model = _fit(samples, settings, earlier)
     parts.save(out)
     if plot is not None:
-        from ..plotting import basis_images
-
-        figure: Any = basis_images(parts.h, picture or (1, samples.shape[1])).figure
-        figure.savefig(plot, dpi=150, bbox_inches="tight")
+        _draw(parts.h, plot, picture or (1, samples.shape[1]), column_major)
     _report(parts, model, out, plot)
     if model.stopped_by_ == "interrupted":
         raise typer.Exit(130)
+
+
+def _check_writable(out: Path, plot: Path | None) -> None:
+    if out.suffix.lower() != ".npz":
+        raise typer.BadParameter(f"--out is {out}; expected a name that ends in .npz")
+    for path in filter(None, (out, plot)):
+        if not path.parent.is_dir():
+            raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} into")
+    if plot is not None:
+        if plot.suffix.lower() not in PICTURES:
+            raise typer.BadParameter(f"--plot is {plot}; expected one of {', '.join(PICTURES)}")
+        if find_spec("matplotlib") is None:
+            raise missing_extra("matplotlib", "plot")
 
 
 def _fit(samples: Any, settings: dict[str, Any], earlier: Parts | None) -> tuple[Parts, Any]:
@@ -140,6 +157,15 @@ def _fit(samples: Any, settings: dict[str, Any], earlier: Parts | None) -> tuple
     settings |= {"stopped_by": model.stopped_by_, "iterations": int(model.n_iter_)}
     parts = Parts(codes, model.components_, model.loss_curve_, model.time_curve_, settings)
     return (parts if earlier is None else parts.after(earlier)), model
+
+
+def _draw(h: Any, path: Path, shape: tuple[int, int], column_major: bool) -> None:
+    from ..plotting import basis_images
+
+    if column_major:
+        h = h.reshape(len(h), *shape[::-1]).swapaxes(1, 2).reshape(len(h), -1)
+    figure: Any = basis_images(h, shape).figure
+    figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
 def _report(parts: Parts, model: Any, out: Path, plot: Path | None) -> None:

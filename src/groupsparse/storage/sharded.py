@@ -77,8 +77,9 @@ class ShardedFiles:
     def _into_folder(self, index: Path, changes: Mapping[str, Change]) -> None:
         folder = index.parent
         old = set(_read_index(index)["weight_map"].values()) if index.exists() else set()
-        if index.resolve() != self.path.resolve():
-            old -= set(self.shards)  # the checkpoint that is read may share the folder
+        here, there = index.resolve(), self.path.resolve()
+        if here.parent == there.parent and here != there:
+            old -= set(self.shards)  # the checkpoint that is read shares the folder, and stays
         names = _free_names(folder, list(self.shards))
         written = False
         try:
