@@ -45,8 +45,10 @@ def page(folder: Path = record.RECORDS) -> str:
     found = {
         path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))
     }
+    commands = [[what, f"`python -m experiments.{command}`"] for what, command in COMMANDS]
     sections = [
         HEAD,
+        table(["what", "command"], commands),
         *report_cifar.sections(found),
         *_general(found),
         *_factorisation(found, folder),

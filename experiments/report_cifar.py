@@ -291,7 +291,7 @@ def draw(records: Path, figures: Path) -> None:
         middle = [statistics.mean(values) for _, values in points]
         # Zeros get ever dearer: by the share that is left, halving it is one step to the right.
         left = [100 * (1 - level) for level, _ in points]
-        lowest = min([lowest, *(m for m in middle if m > 50)])
+        lowest = min([lowest, *(m for m in middle if m > 50)])  # collapsed ones are below the edge
         axes.errorbar(
             left, middle,
             yerr=[statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in points],
@@ -302,12 +302,12 @@ def draw(records: Path, figures: Path) -> None:
     if dense:
         axes.axhline(statistics.mean(dense.values()), color="0.6", linewidth=1, label="dense")
     axes.set(
-        xscale="log", xlabel="entries left, %", ylabel="test accuracy, %",
-        ylim=(max(lowest - 1, 60), None), title="VGG-16 on CIFAR-10",
+        xscale="log", xlabel="zeros, %", ylabel="test accuracy, %",
+        ylim=(lowest - 1 if lowest < 100 else 0, None), title="VGG-16 on CIFAR-10",
     )  # fmt: skip
     axes.invert_xaxis()
     ticks = sorted({round(100 * (1 - level), 3) for _, level in cells if level})
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks(ticks, [f"{100 - tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
