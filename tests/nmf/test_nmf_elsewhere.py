@@ -1,4 +1,4 @@
-"""Data that is not an array in memory: tensors, memory maps, Dask arrays on a cluster."""
+"""Data that is not an array in memory: memory maps, Dask arrays on a cluster."""
 
 from __future__ import annotations
 
@@ -37,39 +37,6 @@ def assert_same(one: tuple[GroupSparseNMF, Any], two: tuple[GroupSparseNMF, Any]
     np.testing.assert_allclose(np.asarray(codes_b), codes_a, atol=1e-6)
     assert b.hoyer_W_ == pytest.approx(a.hoyer_W_, abs=1e-6)
     assert b.hoyer_H_ == pytest.approx(a.hoyer_H_, abs=1e-6)
-
-
-# --- torch ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arguments", [*TARGETS, {"solver": "gsp", "hoyer_H": 0.6}])
-def test_tensors_in_tensors_out(arguments: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch")
-    x = noisy()
-    tensor = torch.from_numpy(x)
-    if arguments.get("solver") == "gsp":
-        arguments = {**arguments, "max_iter": 10}
-    model, codes = fitted(tensor, **arguments)
-    assert isinstance(codes, torch.Tensor)
-    assert isinstance(model.components_, torch.Tensor)
-    array_model, array_codes = fitted(x, **arguments)
-    np.testing.assert_allclose(model.components_.numpy(), array_model.components_, atol=1e-5)
-    np.testing.assert_allclose(codes.numpy(), array_codes, atol=1e-5)
-    np.testing.assert_allclose(model.transform(tensor).numpy(), array_model.transform(x), atol=1e-5)
-    assert isinstance(model.inverse_transform(codes), torch.Tensor)
-
-
-def test_tensors_keep_their_precision_and_are_checked() -> None:
-    torch = pytest.importorskip("torch")
-    model, codes = fitted(torch.from_numpy(noisy()).float(), hoyer_H=0.6)
-    assert codes.dtype == model.components_.dtype == torch.float32
-    assert model.hoyer_H_ == pytest.approx(0.6, abs=1e-6)
-    with pytest.raises(gs.InvalidInput, match="Negative values"):
-        fitted(-torch.ones(4, 5))
-    with pytest.raises(TypeError, match="complex"):
-        fitted(torch.ones(4, 5, dtype=torch.complex64))
-    with pytest.raises(gs.InvalidInput, match="expecting 40 features"):
-        model.transform(torch.ones(3, 7))
 
 
 # --- memory maps ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ pytest.importorskip("sklearn")
 
 from sklearn.exceptions import ConvergenceWarning
 
-from groupsparse.nmf import GroupSparseNMF
+from groupsparse.nmf import GroupSparseNMF, alternating
 
 EVERY = [
     {"solver": "auto"},
@@ -164,6 +164,28 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     assert model.stopped_by_ == "interrupted"
     assert model.hoyer_H_ == pytest.approx(0.6, abs=1e-9)
     assert error(noisy(), codes, model.components_) == pytest.approx(model.loss_curve_[-1])
+
+
+@pytest.mark.parametrize("improved_in", [1, 8])
+def test_an_interrupt_inside_an_iteration_keeps_the_best(
+    improved_in: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that iteration had already found counts, and all that is reported belongs to it."""
+    calls = []
+
+    def interrupt(self: Any, useless: Any) -> None:  # runs after the best was replaced
+        calls.append(self.outcome.best.loss)
+        if len(calls) == improved_in:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(alternating._Search, "_revive", interrupt)
+    model = GroupSparseNMF(4, hoyer_H=0.6, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        codes = model.fit_transform(noisy())
+    assert len(model.loss_curve_) == len(model.time_curve_) == model.n_iter_
+    assert model.loss_curve_[-1] == calls[-1]
+    assert error(noisy(), codes, model.components_) == pytest.approx(model.loss_curve_[-1])
+    assert model.reconstruction_err_ == pytest.approx(calls[-1] * np.linalg.norm(noisy()))
 
 
 def test_max_time_ends_a_fit() -> None:

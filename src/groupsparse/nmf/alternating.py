@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..sparsity import average_hoyer
-from .arrays import Vector, as_vector, copy, inner, is_tensor, like, norms
+from .arrays import Vector, as_vector, copy, dot, is_tensor, like, on_host, row_squares
 from .samples import Samples, State, Sums, extrapolated
 from .updates import ShrunkHals, Update
 
@@ -74,18 +74,30 @@ class Limits:
     max_time: float | None = None
 
 
-@dataclass
-class Outcome:
-    """The best factorisation met, and how the search for it went."""
+@dataclass(frozen=True)
+class Best:
+    """The best factorisation met; replaced as a whole, so that no interrupt can mix two of them."""
 
     state: State
     h: Any
     loss: float
     code_norms: Vector  # of the rows of W
+
+
+@dataclass
+class Outcome:
+    """The best factorisation met, and how the search for it went."""
+
+    best: Best
     losses: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     revived: int = 0
     reason: str = "max_iter"
+
+    def note(self, seconds: float) -> None:
+        """Remember how good the best is now."""
+        self.times.append(seconds)
+        self.losses.append(self.best.loss)
 
 
 class Extrapolation:
@@ -142,9 +154,8 @@ def alternate(
             search.begin(iteration)
             search.step()
             seconds = time.perf_counter() - began
-            outcome.losses.append(outcome.loss)
-            outcome.times.append(seconds)
-            progress = Progress(iteration + 1, outcome.loss, seconds, outcome.h)
+            outcome.note(seconds)
+            progress = Progress(iteration + 1, outcome.best.loss, seconds, outcome.best.h)
             if callback is not None and callback(progress):
                 outcome.reason = "callback"
                 break
@@ -155,9 +166,13 @@ def alternate(
                 outcome.reason = "max_time"
                 break
     except KeyboardInterrupt:
-        if not outcome.losses:
+        if outcome.best.loss == np.inf:
             raise
         outcome.reason = "interrupted"
+        if len(outcome.losses) < len(outcome.times):
+            outcome.times.pop()
+        if not outcome.losses or outcome.best.loss < outcome.losses[-1]:
+            outcome.note(time.perf_counter() - began)  # in an iteration that was not finished
     return outcome
 
 
@@ -194,7 +209,7 @@ class _Search:
         self.accepted = h
         self.point = h
         self.loss = np.inf
-        self.outcome = Outcome(self.state, h, np.inf, np.ones(len(h)))
+        self.outcome = Outcome(Best(self.state, h, np.inf, np.ones(len(h))))
         self.idle = np.zeros(len(h), dtype=np.intp)
         self.mean: Any = None
 
@@ -223,13 +238,12 @@ class _Search:
         momentum = self.extrapolation.momentum
         state, sums = self.samples.advance(self.state, self.point, momentum)
         h = self.update_h(self.point, sums.patterns, sums.gram)
-        loss = self._relative_loss(state, sums, h)
-        if loss < self.outcome.loss:
-            self.outcome.state, self.outcome.h, self.outcome.loss = state, h, loss
-            self.outcome.code_norms = np.sqrt(as_vector(sums.gram.diagonal()))
+        loss, codes, parts = self._look(state, sums, h)
+        if loss < self.outcome.best.loss:
+            self.outcome.best = Best(state, h, loss, np.sqrt(codes))
         if isinstance(self.update_h, ShrunkHals) and self.update_h.relaxed:
             h = self.update_h.free
-            loss = self._relative_loss(state, sums, h)
+            loss, codes, parts = self._look(state, sums, h)
         if self.accelerate and not loss <= self.loss and not self.restarting:
             # Too far: start again from the updates before, which were not extrapolated. What that
             # gives is taken in any case: under a target no step is sure to lower the loss.
@@ -242,20 +256,23 @@ class _Search:
         self.extrapolation.accepted()
         self.point = extrapolated(h, self.accepted, momentum)
         self.state, self.accepted, self.loss = state, h, loss
-        self._revive(sums)
+        self._revive((codes == 0.0) | (parts == 0.0))
 
-    def _relative_loss(self, state: State, sums: Sums, h: Any) -> float:
+    def _look(self, state: State, sums: Sums, h: Any) -> tuple[float, Vector, Vector]:
+        """‖X − WH‖/‖X‖, and the squared norms of the rows of W and of H, in one transfer."""
+        (linear,), (square,), codes, parts = on_host(
+            dot(sums.patterns, h), dot(sums.gram, h @ h.T), sums.gram.diagonal(), row_squares(h)
+        )
         norm = self.samples.squared_norm
         if norm == 0.0:
-            return 0.0
-        square = norm - 2.0 * inner(sums.patterns, h) + inner(sums.gram, h @ h.T)
-        if not square > 1e3 * np.finfo(self.samples.dtype).eps * norm:  # all digits cancelled
-            square = self.samples.squared_residual(state, h)
-        return float(np.sqrt(max(square, 0.0) / norm))
+            return 0.0, codes, parts
+        rest = norm - 2.0 * float(linear) + float(square)
+        if not rest > 1e3 * np.finfo(self.samples.dtype).eps * norm:  # all digits cancelled
+            rest = self.samples.squared_residual(state, h)
+        return float(np.sqrt(max(rest, 0.0) / norm)), codes, parts
 
-    def _revive(self, sums: Sums) -> None:
+    def _revive(self, useless: Any) -> None:
         """Give a component that died the direction in which the average sample is missed most."""
-        useless = (norms(self.accepted) == 0.0) | (as_vector(sums.gram.diagonal()) == 0.0)
         self.idle = (self.idle + 1) * useless
         dead = np.flatnonzero(self.idle >= PATIENCE)
         if not len(dead) or self.loss == 0.0:

@@ -17,9 +17,23 @@ def is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def on_host(*parts: Any) -> list[Vector]:
+    """Short vectors and numbers as float64 on the host, where all decisions are made.
+
+    Tensors come over together: the host waits for the device once, not once for each of them.
+    """
+    if not is_tensor(parts[0]):
+        return [np.asarray(part, dtype=np.float64).ravel() for part in parts]
+    import torch
+
+    flat = [part.detach().reshape(-1).to(wide(part)) for part in parts]
+    together = torch.cat(flat).cpu().double().numpy()
+    return np.split(together, np.cumsum([len(part) for part in flat])[:-1])
+
+
 def as_vector(x: Any) -> Vector:
-    """A short vector as float64 on the host, where all decisions are made."""
-    return np.asarray(x.detach().cpu() if is_tensor(x) else x, dtype=np.float64)
+    """One short vector or small matrix as float64 on the host."""
+    return on_host(x)[0].reshape(tuple(x.shape))
 
 
 def like(values: Any, reference: Any) -> Any:
@@ -37,28 +51,38 @@ def copy(x: Any) -> Any:
     return x.clone() if is_tensor(x) else x.copy()
 
 
-def norms(rows: Any) -> Vector:
-    """Euclidean norms of the rows, summed in float64."""
-    return np.sqrt(as_vector(_sum(rows * rows, 1)))
+def dot(x: Any, y: Any) -> Any:
+    """Σ xy, summed in float64, as a number or a tensor that stays where it is."""
+    return _sum(x * y, None)
+
+
+def row_sums(rows: Any) -> Any:
+    return _sum(rows, 1)
+
+
+def row_squares(rows: Any) -> Any:
+    """The squared Euclidean norm of each row, summed in float64."""
+    return _sum(rows * rows, 1)
 
 
 def inner(x: Any, y: Any) -> float:
-    """Σ xy, summed in float64."""
-    return float(_sum(x * y, None))
+    """Σ xy as a number on the host."""
+    return float(dot(x, y))
 
 
-def row_sums(rows: Any) -> Vector:
-    return as_vector(_sum(rows, 1))
+def norms(rows: Any) -> Vector:
+    """Euclidean norms of the rows, on the host."""
+    return np.sqrt(as_vector(row_squares(rows)))
+
+
+def wide(x: Any) -> Any:
+    """The dtype in which a tensor is summed: float64 where its device has that."""
+    import torch
+
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def _sum(x: Any, axis: int | None) -> Any:
     if is_tensor(x):
-        import torch
-
-        wide = torch.float64 if x.device.type != "mps" else torch.float32
-        return x.sum(dim=axis, dtype=wide) if axis is not None else x.sum(dtype=wide)
+        return x.sum(dim=axis, dtype=wide(x)) if axis is not None else x.sum(dtype=wide(x))
     return x.sum(axis=axis, dtype=np.float64)
-
-
-def largest(x: Any) -> float:
-    return float(x.max())

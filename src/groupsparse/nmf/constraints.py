@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from .. import errors
 from ..projection import project_each_, solve
 from ..result import Projection
 from ..sparsity import hoyer
-from .arrays import Vector, is_tensor, like
+from .arrays import Vector, is_tensor, wide
 
 Multiplier = Vector | float
 
@@ -26,17 +26,19 @@ class Target:
     hoyer: float
     weights: Any = None
     per_vector: bool = False
+    _there: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def measure(self, rows: Any) -> float:
         """What the target bounds from below: the average, or the least of the rows."""
-        each = np.asarray(hoyer(_on_host(rows), weights=self._rows_of_weights(rows)))
+        rows = rows.detach().cpu().numpy() if is_tensor(rows) else rows
+        each = np.asarray(hoyer(rows, weights=self._rows_of_weights(rows)))
         return float(each.min() if self.per_vector else each.mean())
 
     def beta(self, n: int) -> Vector | float:
         """1/(‖w‖ − min w) of each row, which turns a multiplier into a threshold."""
         if self.weights is None:
             return float(1.0 / (np.sqrt(n) - 1.0))
-        w = np.asarray(_on_host(self.weights), dtype=np.float64)
+        w = np.asarray(self.weights, dtype=np.float64)
         beta: Vector = 1.0 / (np.linalg.norm(w, axis=1) - w.min(axis=1))
         return beta
 
@@ -48,18 +50,33 @@ class Target:
             return answer.value, answer.multiplier
         each = list(rows)
         starts = [float(mu) for mu in np.broadcast_to(start, len(each))]
-        own = None if weights is None else list(_rowwise(weights, rows))
+        one = weights is not None and weights.ndim == 1
+        own = None if weights is None else [weights] * len(each) if one else list(weights)
         answers = project_each_(each, self.hoyer, weights=own, start=starts)
         return rows, np.array([answer.multiplier for answer in answers])
 
     def weight_rows(self, rows: Any) -> Any:
-        """The weights as an array that broadcasts against ``rows``, on the same device."""
-        return None if self.weights is None else like(_on_host(self.weights), rows)
+        """The weights as an array that broadcasts against ``rows``: same dtype, same device."""
+        return None if self.weights is None else self._beside(rows, rows.dtype)
 
     def _rows_of_weights(self, rows: Any) -> Any:
+        """The weights as the projection takes them, in double precision."""
         if self.weights is None:
             return None
-        return self.weights[0] if len(self.weights) == 1 else self.weights
+        weights = self._beside(rows, wide(rows) if is_tensor(rows) else np.float64)
+        return weights[0] if len(weights) == 1 else weights
+
+    def _beside(self, rows: Any, dtype: Any) -> Any:
+        # A device gets them once, not in every iteration.
+        place = (str(rows.device), dtype)
+        if place not in self._there:
+            tensor = is_tensor(rows)
+            self._there[place] = (
+                rows.new_tensor(self.weights, dtype=dtype)
+                if tensor
+                else np.asarray(self.weights, dtype=dtype)
+            )
+        return self._there[place]
 
 
 def make_target(
@@ -83,11 +100,3 @@ def make_target(
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise errors.InvalidInput(f"weights_{name} holds negative or non-finite entries")
     return Target(float(hoyer), weights, per_vector)
-
-
-def _on_host(x: Any) -> Any:
-    return x.detach().cpu().numpy() if is_tensor(x) else x
-
-
-def _rowwise(weights: Any, rows: Any) -> Any:
-    return np.broadcast_to(np.atleast_2d(weights), tuple(rows.shape))

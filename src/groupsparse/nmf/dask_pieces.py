@@ -11,7 +11,7 @@ from dask.delayed import delayed
 
 from ..dual import find_root
 from ..errors import InvalidInput
-from .arrays import Vector, as_vector, inner, norms
+from .arrays import Vector, as_vector, row_squares
 from .samples import (
     State,
     Sums,
@@ -21,6 +21,7 @@ from .samples import (
     patterns,
     scores,
     squared_residual,
+    squares,
 )
 from .sweeps import sweep
 from .updates import ShrunkHals, Update
@@ -48,7 +49,7 @@ class DaskSamples:
         self.shape = shape
         self.update = update
         self.dtype = dtype
-        self.squared_norm = float(gathered([delayed(_squares)(chunk) for chunk in chunks]))
+        self.squared_norm = float(gathered([delayed(squares)(chunk) for chunk in chunks]))
 
     def start(self, w: Any) -> State:
         return State(w, w)
@@ -111,7 +112,7 @@ def _shrink(
     update: ShrunkHals, chunks: Sequence[Any], points: Any, h: Any, gram: Any, n: int
 ) -> list[Any]:
     """The update of :class:`ShrunkHals` on rows that run through all chunks."""
-    fallback = np.sqrt(gathered([delayed(_row_squares)(piece) for piece in points]))
+    fallback = np.sqrt(gathered([delayed(row_squares)(piece) for piece in points]))
     scale, shift, gain = update.thresholds(n, fallback, as_vector(gram.diagonal()))
     minima = scheduler.persist(
         *(
@@ -192,14 +193,6 @@ def _update(update: Update, x: Any, point: Any, h: Any, gram: Any) -> Any:
 
 def _sums(x: Any, w: Any) -> tuple[Any, Any]:
     return patterns(x, w), gram_of(w)
-
-
-def _squares(x: Any) -> float:
-    return inner(x, x)
-
-
-def _row_squares(piece: Any) -> Vector:
-    return norms(piece) ** 2
 
 
 def _scaled_minima(

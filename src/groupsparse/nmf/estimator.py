@@ -184,12 +184,13 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             rng=rng,
             callback=combined(self.callback, printer(self.verbose, self.max_iter, self.max_time)),
         )
-        codes = samples.value(outcome.state)
-        scale = common_scale(outcome.code_norms, norms(outcome.h))
+        best = outcome.best
+        codes = samples.value(best.state)
+        scale = common_scale(best.code_norms, norms(best.h))
         if self.solver == "l1-ahals" and constrained:
-            scale = 1 / unit_scale(codes) if target_h is None else unit_scale(outcome.h)
+            scale = 1 / unit_scale(codes) if target_h is None else unit_scale(best.h)
         codes = source.divide(codes, scale)
-        self.components_ = outcome.h * like(scale, outcome.h)[:, None]
+        self.components_ = best.h * like(scale, best.h)[:, None]
         self.n_components_ = r
         self._n_features_out = r
         self.hoyer_W_ = source.measure_codes(codes, target_w)
@@ -258,7 +259,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.n_iter_ = len(outcome.losses)
         self.n_revived_ = outcome.revived
         self.stopped_by_ = outcome.reason
-        self.reconstruction_err_ = outcome.loss * squared_norm**0.5
+        self.reconstruction_err_ = outcome.best.loss * squared_norm**0.5
         if outcome.reason == "interrupted":
             warnings.warn(
                 f"interrupted after {self.n_iter_} iterations; the best factorisation is kept",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from .arrays import largest
+from .arrays import is_tensor, on_host
 
 # Random rows are drawn in pieces of this many samples, each from its own stream, so that every
 # machine of a cluster draws the same numbers for its samples as one machine would.
@@ -40,9 +40,7 @@ def nndsvd(x: Any, r: int, kind: str, seed: int) -> tuple[Any, Any]:
     Of each pair of singular vectors the heavier of their two non-negative parts is kept. The zeros
     that leaves are kept (nndsvd), set to the mean (nndsvda), or to small random numbers (nndsvdar).
     """
-    from sklearn.utils.extmath import randomized_svd
-
-    u, s, v = randomized_svd(x, r, random_state=seed)
+    u, s, v = truncated_svd(x, r, seed)
     w, h = np.zeros_like(u), np.zeros_like(v)
     w[:, 0] = np.sqrt(s[0]) * np.abs(u[:, 0])
     h[0] = np.sqrt(s[0]) * np.abs(v[0])
@@ -54,7 +52,7 @@ def nndsvd(x: Any, r: int, kind: str, seed: int) -> tuple[Any, Any]:
             share = np.sqrt(s[k] * lengths)
             w[:, k] = share * a / np.linalg.norm(a)
             h[k] = share * b / np.linalg.norm(b)
-    mean = x.mean()
+    mean = float(x.mean())
     if kind == "nndsvda":
         w[w == 0] = h[h == 0] = mean
     elif kind == "nndsvdar":
@@ -65,13 +63,45 @@ def nndsvd(x: Any, r: int, kind: str, seed: int) -> tuple[Any, Any]:
     return w, h
 
 
+def truncated_svd(x: Any, r: int, seed: int) -> tuple[Any, Any, Any]:
+    """The r leading singular triplets, on the host."""
+    if not is_tensor(x):
+        from sklearn.utils.extmath import randomized_svd
+
+        u, s, v = randomized_svd(x, r, random_state=seed)
+        return u, s, v
+    if x.shape[0] < x.shape[1]:
+        u, s, v = _svd_of_tall(x.T, r, seed)
+        return v.T, s, u.T
+    return _svd_of_tall(x, r, seed)
+
+
+def _svd_of_tall(x: Any, r: int, seed: int) -> tuple[Any, Any, Any]:
+    """What scikit-learn's ``randomized_svd`` does, from the same random directions, on a tensor.
+
+    Only the small factors leave the device.
+    """
+    import torch
+
+    stream = np.random.RandomState(seed)
+    ahead = x.new_tensor(stream.normal(size=(x.shape[1], r + 10)))
+    for _ in range(7 if r < 0.1 * min(x.shape) else 4):
+        ahead = torch.linalg.qr(x @ ahead).Q
+        ahead = torch.linalg.qr(x.T @ ahead).Q
+    basis = torch.linalg.qr(x @ ahead).Q
+    u, s, v = torch.linalg.svd(basis.T @ x, full_matrices=False)
+    found = ((basis @ u)[:, :r], s[:r], v[:r])
+    return tuple(part.cpu().numpy() for part in found)
+
+
 def check_custom(factor: Any, shape: tuple[int, int], name: str) -> None:
     """Refuse a start that does not fit."""
     if factor is None:
         raise InvalidInput(f"init='custom' needs {name}, which is not given")
     if tuple(factor.shape) != shape:
         raise InvalidInput(f"{name} has shape {tuple(factor.shape)}; expected {shape}")
-    if not (np.isfinite(largest(factor)) and float(factor.min()) >= 0.0):
+    least, most = (float(end[0]) for end in on_host(factor.min(), factor.max()))
+    if not (np.isfinite(most) and least >= 0.0):
         raise InvalidInput(f"{name} holds negative or non-finite entries")
-    if largest(factor) == 0.0:
+    if most == 0.0:
         raise InvalidInput(f"{name} is all zero, and nothing can grow from that")

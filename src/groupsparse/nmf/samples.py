@@ -15,11 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InvalidInput
-from .arrays import inner, is_tensor
+from .arrays import dot, is_tensor, on_host
 from .updates import Update
 
 # A block of streamed data: large enough for the dense products, small beside any memory.
 BLOCK_BYTES = 32 << 20
+# A device has more memory, and many small products would leave most of it idle.
+DEVICE_BLOCK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class LocalSamples:
         self.x = np.asarray(x, dtype=dtype) if streamed and len(self.blocks) == 1 else x
         self.update = update
         self.dtype = dtype
-        self.squared_norm = sum(_squares(block) for _, block in self._read())
+        self.squared_norm = sum(squares(block) for _, block in self._read())
 
     def _read(self) -> Iterator[tuple[slice, Any]]:
         if len(self.blocks) == 1:
@@ -141,9 +143,9 @@ class LocalSamples:
         return self.value(state).sum(1) / self.shape[0]
 
 
-def blocks_of(shape: tuple[int, int]) -> list[slice]:
-    """Cut samples into blocks that are read one at a time."""
-    rows = max(1, BLOCK_BYTES // (8 * shape[1]))
+def blocks_of(shape: tuple[int, int], size: int | None = None) -> list[slice]:
+    """Cut samples into blocks of that many bytes, which are read one at a time."""
+    rows = max(1, (size or BLOCK_BYTES) // (8 * shape[1]))
     return [slice(i, min(i + rows, shape[0])) for i in range(0, shape[0], rows)]
 
 
@@ -166,12 +168,12 @@ def patterns(x: Any, w: Any) -> Any:
 
 def squared_residual(x: Any, w: Any, h: Any) -> float:
     """‖X − WH‖², a few samples at a time."""
-    total = 0.0
-    for rows in blocks_of(x.shape):
+    parts = []
+    for rows in _parts_of(x):
         part = x[rows]
         rest = (part.toarray() if _is_sparse(part) else part) - w[:, rows].T @ h
-        total += inner(rest, rest)
-    return total
+        parts.append(dot(rest, rest))
+    return float(sum(parts))
 
 
 def column_sums(x: Any) -> Any:
@@ -183,16 +185,23 @@ def check_block(x: Any, name: str = "X") -> None:
     values = x.data if _is_sparse(x) else x
     if not values.shape or 0 in values.shape:
         return
-    least, most = float(values.min()), float(values.max())
+    least, most = (float(end[0]) for end in on_host(values.min(), values.max()))
     if not (np.isfinite(least) and np.isfinite(most)):
         raise InvalidInput(f"{name} contains NaN or infinity; NMF needs finite, non-negative data")
     if least < 0.0:
         raise InvalidInput(f"Negative values in data: {name} has an entry {least}; NMF needs none")
 
 
-def _squares(x: Any) -> float:
-    values = x.data if _is_sparse(x) else x
-    return inner(values, values)
+def squares(x: Any) -> float:
+    """‖X‖², without a second X beside the first."""
+    if _is_sparse(x):
+        return float(dot(x.data, x.data))
+    return float(sum(dot(x[rows], x[rows]) for rows in _parts_of(x)))
+
+
+def _parts_of(x: Any) -> list[slice]:
+    there = is_tensor(x) and x.device.type != "cpu"
+    return blocks_of((int(x.shape[0]), int(x.shape[1])), DEVICE_BLOCK_BYTES if there else None)
 
 
 def gram_of(w: Any) -> Any:

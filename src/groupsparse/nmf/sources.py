@@ -174,12 +174,6 @@ class TensorSource(Source):
     def codes(self, w: Any, r: int) -> Any:
         return w.T.contiguous()
 
-    def _default_init(self) -> str:
-        return "random"
-
-    def _from_svd(self, init: str, r: int, seed: int) -> tuple[Any, Any]:
-        return nndsvd(self.x.cpu().numpy(), r, init, seed)
-
     def encode(self, h: Any) -> Any:
         return encode_block(self.x, h, h @ h.T)
 

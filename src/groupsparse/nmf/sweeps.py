@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.pool import cores, run
+from .arrays import is_tensor
 
 # Columns per block: r × 128 doubles stay in the second-level cache, and rows are long enough to
 # keep the vector units busy.
@@ -46,60 +47,65 @@ def sweep(
     sweeps : int
         How often to go over all rows.
     delta : float
-        A block is left early once a sweep moves it by less than this fraction of its first sweep
-        (squared, in the metric of G): the stopping rule of A-HALS. Tensors are never left early,
-        since that would make the device wait for the host.
-    shift, gain : arrays of length r, optional
+        A block of columns is left early once a sweep moves it by less than this fraction of its
+        first sweep (squared, in the metric of G): the stopping rule of A-HALS.
+    shift, gain : like ``factor``, of length r, optional
         See above; 0 and 1 by default.
     weights : array of shape (1, n) or (r, n), optional
         The w above; ones by default.
     minima : like ``factor``, optional
         Filled with the unconstrained minimum c of each row, as met in the last sweep.
     """
-    r = len(factor)
-    shift = np.zeros(r) if shift is None else shift
-    gain = np.ones(r) if gain is None else gain
-    if isinstance(factor, np.ndarray):
-        kind = factor.dtype
-        call = partial(
-            _compiled_sweep(),
-            factor,
-            cross,
-            gram,
-            np.asarray(shift, kind),
-            np.asarray(gain, kind),
-            np.ones((1, 1), kind) if weights is None else weights,
-            weights is not None,
-            sweeps,
-            delta,
-            np.empty((0, 0), kind) if minima is None else minima,
+    if is_tensor(factor):
+        if factor.device.type != "cpu":
+            _sweep_device(factor, cross, gram, sweeps, delta, shift, gain, weights, minima)
+            return
+        # The same memory as arrays.
+        factor, cross, gram, shift, gain, weights, minima = (
+            x.numpy() if is_tensor(x) else x
+            for x in (factor, cross, gram, shift, gain, weights, minima)
         )
-        run([partial(call, begin, end) for begin, end in _shares(factor.shape[1])])
-    else:
-        _sweep_tensor(factor, cross, gram, shift, gain, weights, sweeps, minima)
+    r, kind = len(factor), factor.dtype
+    call = partial(
+        _compiled_sweep(),
+        factor,
+        cross,
+        gram,
+        np.zeros(r, kind) if shift is None else np.asarray(shift, kind),
+        np.ones(r, kind) if gain is None else np.asarray(gain, kind),
+        np.ones((1, 1), kind) if weights is None else weights,
+        weights is not None,
+        sweeps,
+        delta,
+        np.empty((0, 0), kind) if minima is None else minima,
+    )
+    run([partial(call, begin, end) for begin, end in _shares(factor.shape[1])])
 
 
-def _sweep_tensor(
+def _sweep_device(
     factor: Any,
     cross: Any,
     gram: Any,
+    sweeps: int,
+    delta: float,
     shift: Any,
     gain: Any,
     weights: Any,
-    sweeps: int,
     minima: Any,
 ) -> None:
-    own = gram.diagonal()
-    inverse = (own > 0) / own.clip(min=np.finfo(np.float32).tiny)
-    shift = factor.new_tensor(shift)[:, None]
-    lowered = shift if weights is None else shift * weights
-    gain = factor.new_tensor(gain)
-    for _ in range(sweeps):
-        for k in range(len(factor)):
-            c = factor[k] + (cross[k] - gram[k] @ factor) * inverse[k]
-            if minima is not None:
-                minima[k] = c
-            factor[k] = (c - lowered[k]).clip(min=0) * gain[k]
+    from .sweeps_tensor import sweep_tensor, system_of
+
+    r = len(factor)
+    system = system_of(
+        cross,
+        gram,
+        factor.new_zeros(r) if shift is None else shift,
+        factor.new_ones(r) if gain is None else gain,
+        weights,
+    )
+    sweep_tensor(
+        factor, system, gram.diagonal(), sweeps=sweeps, delta=delta, block=BLOCK, minima=minima
+    )
 
 
 def _shares(n: int) -> list[tuple[int, int]]:

@@ -12,7 +12,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .arrays import Vector, as_vector, copy, empty_like, inner, like, norms, row_sums
+from .arrays import (
+    Vector,
+    as_vector,
+    copy,
+    dot,
+    empty_like,
+    is_tensor,
+    like,
+    on_host,
+    row_squares,
+    row_sums,
+    wide,
+)
 from .constraints import Multiplier, Target
 from .sweeps import sweep
 
@@ -57,14 +69,18 @@ class FastGradient:
         self.separable = target is None
 
     def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
+        known = as_vector(gram)
         if self.target is None:
-            return self._descend(factor, cross, gram)
-        own = np.sqrt(as_vector(gram.diagonal()))
-        scale = like(np.where(own > 0.0, own, 1.0), factor)[:, None]
-        return self._descend(factor * scale, cross / scale, gram / (scale * scale.T)) / scale
+            return self._descend(factor, cross, gram, known)
+        own = np.sqrt(known.diagonal())
+        lengths = np.where(own > 0.0, own, 1.0)
+        known = known / (lengths[:, None] * lengths)
+        scale = like(lengths, factor)[:, None]
+        return self._descend(factor * scale, cross / scale, gram / (scale * scale.T), known) / scale
 
-    def _descend(self, factor: Any, cross: Any, gram: Any) -> Any:
-        lipschitz = float(np.linalg.norm(as_vector(gram), 2))
+    def _descend(self, factor: Any, cross: Any, gram: Any, known: Vector) -> Any:
+        """The steps; ``known`` is the Gram matrix on the host."""
+        lipschitz = float(np.linalg.norm(known, 2))
         if not lipschitz > 0.0:
             return factor
         best = point = ahead = factor
@@ -74,7 +90,8 @@ class FastGradient:
             moved = (ahead - (gram @ ahead - cross) / lipschitz).clip(min=0)
             if self.target is not None:
                 moved, self.multiplier = self.target.project(moved, self.multiplier)
-                before, value = value, 0.5 * inner(gram @ moved, moved) - inner(cross, moved)
+                square, linear = on_host(dot(gram @ moved, moved), dot(cross, moved))
+                before, value = value, 0.5 * float(square[0]) - float(linear[0])
                 if value <= lowest:
                     best, lowest = moved, value
                 if value > before:
@@ -107,13 +124,28 @@ class PenalisedHals:
         for _ in range(self.sweeps):
             for k in np.flatnonzero(own > 0):
                 c = factor[k] + (cross[k] - gram[k] @ factor) / own[k]
-                values = as_vector(c)
-                penalty = max(float(np.partition(values, drop - 1)[drop - 1]), 0.0) if drop else 0.0
-                kept = np.maximum(values - penalty, 0.0)
-                squares = float(kept @ kept)
-                scale = 1.0 + penalty * float(kept.sum()) / squares if squares > 0.0 else 1.0
-                factor[k] = like(kept * scale, factor)
+                factor[k] = _penalised_tensor(c, drop) if is_tensor(c) else _penalised(c, drop)
         return factor
+
+
+def _penalised(c: Any, drop: int) -> Any:
+    """The minimum of a row under the penalty that leaves at least ``drop`` zeros."""
+    values = as_vector(c)
+    penalty = max(float(np.partition(values, drop - 1)[drop - 1]), 0.0) if drop else 0.0
+    kept = np.maximum(values - penalty, 0.0)
+    squares = float(kept @ kept)
+    scale = 1.0 + penalty * float(kept.sum()) / squares if squares > 0.0 else 1.0
+    return like(kept * scale, c)
+
+
+def _penalised_tensor(c: Any, drop: int) -> Any:
+    """The same, with every number left on the device."""
+    values = c.to(wide(c))
+    penalty = values.kthvalue(drop).values.clamp(min=0) if drop else values.new_zeros(())
+    kept = (values - penalty).clamp(min=0)
+    squares = kept @ kept
+    growth = penalty * kept.sum() / squares.clamp(min=np.finfo(np.float32).tiny)
+    return (kept * (1.0 + growth * (squares > 0))).to(c.dtype)
 
 
 class ShrunkHals:
@@ -145,21 +177,23 @@ class ShrunkHals:
 
     def __call__(self, factor: Any, cross: Any, gram: Any) -> Any:
         factor, minima = copy(factor), empty_like(factor)
-        own = as_vector(gram.diagonal())
-        scale, shift, gain = self.thresholds(factor.shape[1], norms(factor), own)
+        own, squares = on_host(gram.diagonal(), row_squares(factor))
+        host = self.thresholds(factor.shape[1], np.sqrt(squares), own)
+        scale, shift, gain = like(np.stack(host), factor)
         if self.relaxed:
-            shift, gain = np.zeros_like(shift), np.ones_like(gain)
+            shift = gain = None
         weights = self.target.weight_rows(factor)
         sweep(
             factor, cross, gram,
             sweeps=self.sweeps, shift=shift, gain=gain, weights=weights, minima=minima,
         )  # fmt: skip
         self.free = factor
-        scaled = minima.clip(min=0) * like(scale, factor)[:, None]
-        answer, multiplier = self.target.project(scaled, self.multiplier)
-        answer = answer / like(scale, factor)[:, None]
-        sums = row_sums(answer if weights is None else answer * weights)
-        self.settle(multiplier, norms(answer), sums)
+        column = scale[:, None]
+        answer, multiplier = self.target.project(minima.clip(min=0) * column, self.multiplier)
+        answer = answer / column
+        weighted = answer if weights is None else answer * weights
+        squares, sums = on_host(row_squares(answer), row_sums(weighted))
+        self.settle(multiplier, np.sqrt(squares), sums)
         return answer
 
     def thresholds(self, n: int, fallback: Vector, own: Vector) -> tuple[Vector, Vector, Vector]:
