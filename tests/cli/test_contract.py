@@ -79,17 +79,20 @@ def test_a_missing_extra_is_named(missing: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("module", "extra"), [("torch", "torch"), ("safetensors", "torch")])
-def test_a_missing_library_is_named(checkpoint: Path, module: str, extra: str) -> None:
+@pytest.mark.parametrize("module", ["torch", "sklearn"])
+def test_a_missing_library_is_named(checkpoint: Path, module: str) -> None:
     program = f"import sys; sys.modules['{module}'] = None; from groupsparse.cli import main; "
     arguments = ["prune", str(checkpoint), str(checkpoint), "--hoyer", ".8", "--sparsity", ".9"]
+    if module == "sklearn":
+        np.save(checkpoint.with_name("x.npy"), np.ones((3, 4)))
+        arguments = ["nmf", str(checkpoint.with_name("x.npy")), "--rank", "2"]
     done = subprocess.run(
         [sys.executable, "-c", f"{program}sys.exit(main({arguments}))"],
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"pip install 'groupsparse[{extra}]'" in done.stderr
+    assert f"pip install 'groupsparse[{module}]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import groupsparse as gs
+from groupsparse.storage.stored import narrowed
 from tests.cli.examples import PROJECTED, Ran, tensors
 
 Run = Callable[..., Ran]
@@ -189,3 +190,18 @@ def test_one_bad_entry_is_named_and_nothing_is_written(run: Run, tmp_path: Path)
         assert "layer.0.weight" in ran.err
         assert "vector 3, index 5 is nan" in ran.err
         assert [p.name for p in tmp_path.iterdir()] == ["bad.safetensors"]
+
+
+def test_bfloat16_is_rounded_as_torch_rounds() -> None:
+    bits = np.arange(0x3F7F0000, 0x3F830000, 0x400, dtype=np.uint32)  # every kind of tie
+    values = np.concatenate([bits.view(np.float32), -bits.view(np.float32)])
+    expected = torch.from_numpy(values).bfloat16().view(torch.int16).numpy()
+    np.testing.assert_array_equal(narrowed(values).view(np.int16), expected)
+
+
+def test_a_link_is_replaced_and_what_it_points_to_stays(run: Run, checkpoint: Path) -> None:
+    before, link = checkpoint.read_bytes(), checkpoint.with_name("link.safetensors")
+    link.symlink_to(checkpoint)
+    assert run("project", link, link, "--hoyer", 0.8).code == 0
+    assert not link.is_symlink()
+    assert checkpoint.read_bytes() == before

@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DATA
     except Exception as error:
+        if type(error).__name__ == "Abort":  # what older versions of typer make of Ctrl-C
+            return _complain("interrupted; nothing was written", EXIT_INTERRUPTED)
         if debug:
             traceback.print_exc()
         return _complain(*_described(error))

@@ -133,9 +133,9 @@ def _check_writable(out: Path, plot: Path | None) -> None:
 
 
 def _fit(samples: Any, settings: dict[str, Any], earlier: Parts | None) -> tuple[Parts, Any]:
-    from sklearn.exceptions import ConvergenceWarning
+    from ..nmf import GroupSparseNMF  # first: it says which extra is missing
 
-    from ..nmf import GroupSparseNMF
+    from sklearn.exceptions import ConvergenceWarning  # isort: skip
 
     with _Live(settings["max_iter"], settings["max_time"]) as live, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # said at the end, in a sentence

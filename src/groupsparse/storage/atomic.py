@@ -13,17 +13,18 @@ from typing import BinaryIO
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write into, which takes the place of ``path`` once all of it is on the disk."""
-    final = Path(os.path.realpath(path))  # what a link points to is replaced, not the link
-    beside = partial_name(final)
+    # A link is replaced itself: what it points to may belong to somebody else, as the files of a
+    # download cache do.
+    beside = partial_name(path)
     try:
         with beside.open("w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if final.exists():
-            shutil.copymode(final, beside)
-        beside.replace(final)
-        sync_folder(final.parent)
+        if path.exists():
+            shutil.copymode(path, beside)
+        beside.replace(path)
+        sync_folder(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
