@@ -162,6 +162,8 @@ class Fleet:
             try:
                 with slot.active():
                     results, state = self._run_job(slot, job, schedule)
+                if state is not None:
+                    schedule.journal.keep(job.name, state)
             except OutOfTime:
                 with self.guard:
                     schedule.running.discard(job.name)
@@ -175,8 +177,6 @@ class Fleet:
                     schedule.fail(job)
                     self.guard.notify_all()
                 continue
-            if state is not None:
-                schedule.journal.keep(job.name, state)
             with self.guard:
                 schedule.journal.add(job, results)
                 schedule.journal.drop(job.name, "part")

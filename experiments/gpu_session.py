@@ -99,7 +99,8 @@ class Plan:
         jobs = list(self.search)
         if "table2" in self.options.tables:
             for network in self.options.table2_networks:
-                jobs += table2.jobs(setting_of(self.options, "table2"), network, self.options.seeds)
+                setting = setting_of(self.options, "table2")
+                jobs += table2.jobs(setting, network, self.options.table2_seeds)
         return jobs
 
     def then(self, schedule: Schedule) -> list[Job] | None:

@@ -10,7 +10,6 @@ results hold ``title``, ``table`` (``columns`` and ``rows``) and, if wanted, ``n
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,9 +41,7 @@ COMMANDS = (
 
 def page(folder: Path = record.RECORDS) -> str:
     """The whole page."""
-    found = {
-        path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))
-    }
+    found = report_cifar.records_in(folder)
     commands = [[what, f"`python -m experiments.{command}`"] for what, command in COMMANDS]
     sections = [
         HEAD,

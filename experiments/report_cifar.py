@@ -22,6 +22,12 @@ STYLES = (
 Cells = dict[tuple[str, float], dict[int, float]]
 
 
+def records_in(folder: Path) -> dict[str, Any]:
+    """All records of a folder by name; other files of JSON are left out."""
+    found = {p.stem: json.loads(p.read_text("utf-8")) for p in sorted(folder.glob("*.json"))}
+    return {name: each for name, each in found.items() if "results" in each}
+
+
 def sections(found: Mapping[str, Any]) -> list[str]:
     """What the records of the fleet say; nothing where there are none."""
     parts = [_table1(found), _search(found), _table2(found)]
@@ -269,9 +275,7 @@ def _table2(found: Mapping[str, Any]) -> str:
 
 def draw(records: Path, figures: Path) -> None:
     """Accuracy against zeros, all methods of Table 1."""
-    found = {
-        path.stem: json.loads(path.read_text("utf-8")) for path in sorted(records.glob("*.json"))
-    }
+    found = records_in(records)
     cells = cells_of(runs_of(found, "table1"))
     if not cells:
         return

@@ -1,0 +1,211 @@
+"""The tables' jobs, the choice of a recipe, a whole session on the CPU, and its page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import cifar, gpu_session, networks, recipe, record, report, table1, table2
+from experiments.candidates import EVERYTHING, RECIPES
+from experiments.cifar import Images
+from experiments.jobs import Job, Setting
+from experiments.recipe import Choice
+
+SETTING = Setting("table1", "vgg16", epochs=16, finetune=6, batch=128)
+
+
+def totals(jobs: list[Job]) -> set[int]:
+    """How many epochs lie behind each final network."""
+    named = {job.name: job for job in jobs}
+    return {job.epochs + named[job.parent].epochs for job in jobs if job.parent is not None}
+
+
+def test_all_rows_have_the_same_number_of_epochs() -> None:
+    jobs = table1.jobs(SETTING, [0, 1, 2])
+    assert totals(jobs) == {22}
+    assert totals(table2.jobs(SETTING, "resnet56", [0])) == {22}
+    assert totals(recipe.jobs(SETTING)) == {22}
+    assert len({job.name for job in jobs}) == len(jobs)
+
+
+def test_table_1_has_the_rows_of_the_issue() -> None:
+    jobs = table1.jobs(SETTING, [0, 1, 2], Choice(recipe="finishing GSP"))
+    rows = {(job.label, job.level, job.seed) for job in jobs if job.parent is not None}
+    for label in ("magnitude", "random", "DeepHoyer 1e-7", "finishing GSP"):
+        assert all((label, level, 0) in rows for level in table1.LEVELS)
+    for label in ("SNIP", "GraSP", "SynFlow"):
+        assert {level for name, level, _ in rows if name == label} == {0.9, 0.95, 0.98}
+    for label in ("dense", "magnitude", "finishing GSP", "induced GSP, paper 0.9"):
+        assert {seed for name, _, seed in rows if name == label} == {0, 1, 2}
+    assert {seed for name, _, seed in rows if name == "random"} == {0}
+    first = [job.priority[0] for job in jobs if job.seed == 0]
+    assert max(first) < min(job.priority[0] for job in jobs if job.seed > 0)
+    assert {job.split for job in jobs} == {"final"}
+
+
+def test_candidates_share_the_trunks_they_can_share() -> None:
+    jobs = recipe.jobs(SETTING)
+    plain = [job for job in jobs if job.parent is None and job.method.kind == "plain"]
+    assert len(plain) == 1
+    assert {job.split for job in jobs} == {"search"}
+    labels = {job.label for job in jobs if job.parent is not None}
+    assert labels >= set(RECIPES) | set(recipe.COMPARED)
+
+
+def line(label: str, level: float, accuracy: float, rate: float = 0.05) -> dict[str, Any]:
+    job = {"table": "recipe", "label": label, "level": level, "rate": rate, "parent": "trunk"}
+    return {"job": job, "accuracy": accuracy}
+
+
+def test_the_choice() -> None:
+    setting = replace(SETTING, table="recipe", split="search")
+    assert recipe.choose([], setting) == Choice()
+    levels = (0.95, 0.99)
+    lines = [line("GSP 0.8", lv, 91.0) for lv in levels]
+    lines += [line("GSP 0.9", 0.95, 92.0), line("GSP 0.9", 0.99, 91.0)]
+    lines += [line("GSP 0.95", 0.95, 99.0)]  # did not run at the other level
+    lines += [line("magnitude", lv, 95.0) for lv in levels]
+    lines += [line("GSP 0.9", lv, 93.0, 0.1) for lv in levels]
+    lines += [line("magnitude", lv, 95.5, 0.1) for lv in levels]
+    lines += [line("induced GSP, paper 0.8", lv, 90.0) for lv in levels]
+    found = recipe.choose(lines, setting, levels)
+    assert (found.recipe, found.rate) == ("GSP 0.9", 0.1)
+    assert found.paper == "induced GSP, paper 0.8"
+    assert found.ranking[0] == ("magnitude", 95.0)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Arguments of a session that is over in seconds."""
+    torch.set_num_threads(1)
+    for name in ("tiny", "other"):
+        monkeypatch.setitem(networks.NETWORKS, name, lambda: networks.cifar_resnet(8))
+    monkeypatch.setitem(table2.LEVELS, "other", table2.LEVELS["resnet56"])
+    monkeypatch.setenv("GROUPSPARSE_COMMIT", "0123456789abcdef")
+
+    def images(count: int) -> Images:
+        pixels = torch.randint(0, 256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+        return Images(pixels.to(torch.uint8), torch.arange(count) % 10)
+
+    monkeypatch.setattr(gpu_session, "load_cifar10", lambda folders: (images(60), images(20)))
+    few = {"LEVELS": (0.9,), "RATES": (0.02,), "COMPARED": ("magnitude",)}
+    for name, value in few.items():
+        monkeypatch.setattr(recipe, name, value)
+    monkeypatch.setattr(recipe.choose, "__defaults__", ((0.9,),))
+    monkeypatch.setattr(recipe.jobs, "__defaults__", ((0,), (0.9,)))
+    monkeypatch.setattr(table1, "LEVELS", (0.9, 0.98))
+    monkeypatch.setattr(table1, "GRADUAL_LEVELS", (0.98,))
+    monkeypatch.setattr(table1, "INITIAL_LEVELS", (0.9,))
+    arguments = (
+        f"--data D --only 60 --network tiny --table2-networks other --batch 20 --epochs 1 "
+        f"--finetune 1 --search-epochs 1 --search-finetune 1 --slots 2 --table2-slots 1 "
+        f"--seeds 0 1 --state {tmp_path / 'state'} --out {tmp_path / 'out'}"
+    )
+    return arguments.split()
+
+
+def test_a_session_and_its_page(
+    session: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu_session.main(arguments=session)
+    first = capsys.readouterr().out
+    assert "chosen on held-out images" in first
+    assert "side by side" in first
+    names = {path.name for path in (tmp_path / "out").glob("*")}
+    assert names == {
+        "recipe_tiny_seed0.json",
+        "table1_tiny_seed0.json",
+        "table1_tiny_seed1.json",
+        "table2_other_seed0.json",
+        "runs.jsonl",
+        "choice.json",
+    }
+    found = record.load("table1_tiny_seed0", folder=tmp_path / "out")
+    assert found["commit"] == "0123456789abcdef"
+    assert str(tmp_path) not in json.dumps(found)
+    runs = {(run["label"], run["level"]): run for run in found["results"]["runs"] if run["parent"]}
+    assert runs["magnitude", 0.98]["sparsity"] == pytest.approx(0.98, abs=1e-4)
+    assert len(runs["magnitude", 0.98]["zeros"]) == len(found["results"]["layers"])
+
+    # Nothing is done twice, and what was chosen stays chosen.
+    lines = (tmp_path / "state" / "runs.jsonl").read_text()
+    gpu_session.main(arguments=session)
+    assert (tmp_path / "state" / "runs.jsonl").read_text() == lines
+    gpu_session.main(arguments=[*session, "--dry-run"])
+    assert ", 0 of them left" in capsys.readouterr().out
+
+    report.report_cifar.draw(tmp_path / "out", tmp_path / "figures")
+    assert (tmp_path / "figures" / "cifar_vgg16.png").stat().st_size < 300_000
+    page = report.page(tmp_path / "out")
+    chosen = json.loads((tmp_path / "out" / "choice.json").read_text())["recipe"]
+    assert f"**{chosen}** (chosen)" in page
+    assert "paper: magnitude" in page
+    assert "(2)" in page  # two seeds
+    assert "**Not run**" in page
+    assert "seed 2" in page
+    assert f"{runs['random', 0.98]['accuracy']:.2f}" in page
+
+
+def test_a_budget_that_is_used_up(session: list[str], tmp_path: Path) -> None:
+    gpu_session.main(arguments=[*session, "--budget-seconds", "0"])
+    assert not (tmp_path / "state" / "choice.json").exists()
+    assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_a_dry_run_of_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_session, "load_cifar10", lambda folders: pytest.fail("needs no data"))
+    gpu_session.main(arguments=["--dry-run", "--state", str(tmp_path), "--seeds", "0", "1", "2"])
+    text = capsys.readouterr().out
+    assert "model-epochs" in text.splitlines()[-1]
+    for label in EVERYTHING:
+        assert label in text
+
+
+def test_a_record_with_its_own_table(tmp_path: Path) -> None:
+    shown = {
+        "title": "Something else",
+        "note": "About it.",
+        "table": {"columns": ["method", "figure"], "rows": [["ours", "1.25"]]},
+        "figures": ["figures/else.png"],
+    }
+    record.save("else", shown, seconds=1.0, folder=tmp_path)
+    page = report.page(tmp_path)
+    assert "## Something else" in page
+    assert "| ours   |   1.25 |" in page
+    assert "](figures/else.png)" in page
+    assert "`records/else.json`" in page
+
+
+def test_without_git_the_commit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUPSPARSE_COMMIT", "feed")
+    monkeypatch.setenv("PATH", "")
+    assert record.provenance()["commit"] == "feed"
+    monkeypatch.delenv("GROUPSPARSE_COMMIT")
+    assert record.provenance()["commit"] is None
+
+
+def test_sheets_in_several_folders(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs pillow")
+    numpy = pytest.importorskip("numpy")
+    one, two = tmp_path / "one", tmp_path / "two" / "cifar10"
+    one.mkdir()
+    two.mkdir(parents=True)
+    shade = numpy.zeros((3200, 3200, 3), dtype=numpy.uint8)
+    shade[:32, 32:64, 0] = 7  # the second image, its red channel
+    for number, name in enumerate(cifar.SHEETS):
+        image.fromarray(shade).save((one if number % 2 else two) / f"{name}.webp", lossless=True)
+    labels = {"train": numpy.zeros(50_000, numpy.uint8), "test": numpy.ones(10_000, numpy.uint8)}
+    numpy.savez(one / "labels.npz", **labels)
+    train, test = cifar.load_cifar10([tmp_path / "two", one])
+    assert (len(train), len(test)) == (50_000, 10_000)
+    assert train.pixels[1, 0].unique().tolist() == [7]
+    assert int(train.pixels[1, 1:].sum()) == int(train.pixels[0].sum()) == 0
+    with pytest.raises(SystemExit, match=r"no train_1\.webp"):
+        cifar.load_cifar10(tmp_path)
