@@ -165,3 +165,15 @@ def test_ten_million_entries_in_one_vector(kernel):
     assert p.kernel == kernel
     assert abs(oracle.average_of_rows(p.value[None]) - 0.8) <= 1e-6
     assert abs(p.gap) <= 1e-6 * p.dual
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_vector_far_below_the_others(kernel, dtype):
+    """Too faint to be squared, and below every threshold that the search looked at."""
+    vectors = np.random.default_rng(0).standard_normal((500, 100)).astype(dtype)
+    vectors[3] *= 1e-27 if dtype == np.float32 else 1e-170
+    p = gs.solve(vectors, 0.8, kernel=kernel)
+    assert p.kernel == kernel
+    assert p.hoyer == pytest.approx(gs.average_hoyer(p.value), abs=1e-9)
+    assert abs(p.residual) < 1e-6
+    assert np.count_nonzero(p.value[3]) == 1

@@ -155,12 +155,15 @@ class Group:
 
     def average(self) -> float:
         """The average Hoyer measure of what is in the targets now."""
-        if self._rescaled:
-            measures = [
-                np.ravel(np.asarray(hoyer(item.target, axis=item.axes, weights=item.weights)))
-                for item in self.measured
-            ]
-            return float(np.concatenate(measures).mean())
-        answers = [item.answer() for item in self.measured]
-        total, _ = kernels.create(self.kernel.name, answers).evaluate(0.0)
-        return (sum(block.top for block in answers) - total) / self.count
+        if not self._rescaled:
+            answers = [item.answer() for item in self.measured]
+            try:
+                total, _ = kernels.create(self.kernel.name, answers).evaluate(0.0)
+                return (sum(block.top for block in answers) - total) / self.count
+            except kernels.OutOfRange:
+                pass  # vectors so faint that the root was found without ever looking into them
+        measures = [
+            np.ravel(np.asarray(hoyer(item.target, axis=item.axes, weights=item.weights)))
+            for item in self.measured
+        ]
+        return float(np.concatenate(measures).mean())
