@@ -13,8 +13,8 @@ CORE_TESTS = $(filter-out tests/test_house.py tests/test_docs.py,$(wildcard test
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## the main job end to end, with pictures, in build/demo
-	$(PY) -m experiments.demo_projection
+demo: $(STAMP) ## the main job end to end: build/demo/report.html, a page with pictures
+	$(PY) -m groupsparse.cli.demo
 
 test: $(STAMP) ## lint, strict types, every test and every doctest
 	$(PY) -m ruff check .

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import platform
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from .. import __version__
@@ -72,10 +72,8 @@ def demo(out: Path = Path("build/demo"), open_: bool = False) -> None:
 def build(out: Path, *, quick: bool = False) -> Path:
     """Run the three parts and write the page; ``quick`` trains too little to say anything."""
     for module, (package, extra) in NEEDED.items():
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise missing_extra(package, extra) from error
+        if find_spec(module) is None:
+            raise missing_extra(package, extra)
     from ._demo import factorisation, projection, pruning
 
     out.mkdir(parents=True, exist_ok=True)

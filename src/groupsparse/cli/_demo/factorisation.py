@@ -13,7 +13,7 @@ from ... import plotting
 from ...plotting.canvas import new_figure
 from ...sparsity import average_hoyer, hoyer, zero_fraction
 from .digits import SIDE, load, one_of_each
-from .page import Picture, Section, figure_of
+from .page import Picture, Section, figure_of, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +24,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     EACH: {"hoyer_H": TARGET, "per_vector": True},
     GROUP: {"hoyer_H": TARGET},
+}
+_SAYS = {
+    PLAIN: "Parts are as dense as they come.",
+    EACH: "All parts are equally sparse.",
+    GROUP: "Parts differ, as the images need it.",
 }
 
 
@@ -138,13 +143,13 @@ def _parts(name: str, fit: Fit) -> Picture:
     found = fit.parts
     labels = [f"{measure:.2f}" for measure in hoyer(found)]
     axes = plotting.basis_images(found, (SIDE, SIDE), labels=labels)
-    axes.set_title(f"{name}: error {fit.error:.2f} %", fontsize="medium")
+    axes.set_title(name, fontsize="medium")
     return Picture(
         f"parts-{name.replace(' ', '-')}",
         figure_of(axes),
         f"{len(found)} small images, the parts found with the target: {name}",
-        f"**{name.capitalize()}.** The dark pixels are ink; the number over each part is its "
-        "Hoyer measure.",
+        f"**{name.capitalize()}.** {_SAYS[name]} Dark is ink; over each part stands its Hoyer "
+        "measure.",
     )
 
 
@@ -155,5 +160,5 @@ def _row(name: str, fit: Fit) -> tuple[str, ...]:
         f"{fit.error:.2f} %",
         f"{average_hoyer(fit.parts):.4f}",
         f"{measures.min():.2f} to {measures.max():.2f}",
-        f"{zero_fraction(fit.parts):.0%}",
+        percent(zero_fraction(fit.parts)),
     )

@@ -12,7 +12,7 @@ from ...plotting.canvas import AFTER, BEFORE, new_figure, tidy
 from ...projection import solve
 from ...result import Projection
 from ...sparsity import average_hoyer, hoyer, zero_fraction
-from .page import Picture, Section, figure_of
+from .page import Picture, Section, figure_of, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def vectors() -> Vectors:
 
 
 def draw(before: Vectors, after: Vectors) -> Figure:
-    """One panel for each vector: what came in as dots, what came out as bars."""
+    """One panel for each vector: dots came in, bars came out. The README shows this picture."""
     figure = new_figure(5.6, 1.4 * len(before))
     for axes, (name, vector) in zip(figure.subplots(len(before)), before.items(), strict=True):
         places = np.arange(len(vector))
@@ -71,11 +71,11 @@ def section(before: Vectors, p: Projection[Any]) -> Section:
         f"**{p.hoyer:.10f}**. A certificate proves that no better answer exists.",
     )
     made.say(
-        "Here are four lists of numbers, each with a few large ones in a lot of noise (the "
-        "orange dots). We ask for one thing only: after the projection their **average** Hoyer "
-        f"measure shall be {p.target}. How the burden is shared is not our business. The library "
-        "finds the closest lists that have this average (the blue bars): the noise is gone, the "
-        "large numbers are still where they were.",
+        "Here are four lists of numbers (mathematicians say: vectors), each with a few large "
+        "ones in a lot of noise (the orange dots). We ask for one thing only: after the "
+        f"projection their **average** Hoyer measure shall be {p.target}. How the burden is "
+        "shared is not our business. The library finds the closest lists that have this average "
+        "(the blue bars): the noise is gone, the large numbers are still where they were.",
     )
     made.show(
         Picture(
@@ -109,8 +109,8 @@ def section(before: Vectors, p: Projection[Any]) -> Section:
                 name,
                 f"{hoyer(vector):.3f}",
                 f"{hoyer(p.value[name]):.3f}",
-                f"{zero_fraction(vector):.0%}",
-                f"{zero_fraction(p.value[name]):.0%}",
+                percent(zero_fraction(vector)),
+                percent(zero_fraction(p.value[name])),
             )
             for name, vector in before.items()
         ],
@@ -122,7 +122,7 @@ def section(before: Vectors, p: Projection[Any]) -> Section:
         ("what", "value", "what it says"),
         [
             ("average asked for", f"{p.target}", "your one number"),
-            ("average reached", f"{p.hoyer:.12f}", f"off by {abs(p.residual):.0e}"),
+            ("average reached", f"{p.hoyer:.10f}", f"off by {abs(p.residual):.0e}"),
             ("duality gap", f"{p.gap:.0e}", "zero, up to rounding, proves the optimum"),
             (
                 "multiplier",
@@ -132,5 +132,6 @@ def section(before: Vectors, p: Projection[Any]) -> Section:
             ("work", f"{p.passes} passes", f"over the data, with the kernel `{p.kernel}`"),
         ],
         f"Status: {p.status}.",
+        words=("what it says",),
     )
     return made

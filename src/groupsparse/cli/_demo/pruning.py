@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import plotting
-from .page import Picture, Section, figure_of
+from .page import Picture, Section, figure_of, percent
 
 INDUCED, SINGLE = "induced GSP", "single-shot GSP"
 MAGNITUDE, RANDOM = "magnitude", "random"
@@ -143,9 +143,9 @@ def section(found: Found, effort: Effort) -> Section:
     made = Section(
         "pruning",
         "A network that forgets nearly all of itself",
-        f"With **{at:.0%}** of its parameters set to zero, a network trained with the projection "
-        f"still reads {np.mean(found.repaired[INDUCED][at]):.1f} % of unseen digits correctly; "
-        f"the complete one {dense:.1f} %.",
+        f"With **{percent(at)}** of its parameters set to zero, a network trained with the "
+        f"projection still reads {np.mean(found.repaired[INDUCED][at]):.1f} % of unseen digits "
+        f"correctly; the complete one {dense:.1f} %.",
     )
     made.say(
         f"A small neural network with {total.parameters:,} parameters learns to tell which digit "
@@ -164,21 +164,23 @@ def section(found: Found, effort: Effort) -> Section:
         ],
         "The first two are the strategies of the paper that this library implements, with a "
         f"target of {TARGET} for every layer.",
+        words=("how it chooses",),
     )
     made.heading("How much it still gets right")
     made.table(
-        ("method", *(f"{sparsity:.0%} zeros" for sparsity in effort.sparsities)),
-        _accuracy_rows(found.repaired, dense, len(effort.sparsities)),
-        f"Percent of {_tested()} images that no network was trained on, after {effort.repair} "
-        "more passes over the training images: average and standard deviation of "
-        f"{len(effort.seeds)} training runs.",
+        ("method", *(f"{percent(sparsity)} zeros" for sparsity in effort.sparsities)),
+        _accuracy_rows(found.repaired),
+        f"Percent of {_tested()} images that no network was trained on: average and standard "
+        f"deviation of {len(effort.seeds)} training runs, after {effort.repair} more passes over "
+        f"the training images. The complete network gets {dense:.1f} ± {np.std(found.dense):.1f}.",
     )
     made.show(
         Picture(
             "accuracy-cut",
             _curves(found.cut, found.dense, "right after the cut"),
             "Accuracy against the fraction of zeros, right after the cut",
-            "Before the repair one sees how well a network was prepared for its loss.",
+            "Before the repair one sees how well a network was prepared for its loss; only the "
+            "first method prepares it.",
         ),
         Picture(
             "accuracy-repaired",
@@ -188,10 +190,10 @@ def section(found: Found, effort: Effort) -> Section:
             "deviation.",
         ),
     )
+    made.say(_comparison(found))
     made.note(
         "What not to read into it: this network and its images are tiny, and differences smaller "
-        "than the bars are chance. The experiments in the repository repeat the comparison on "
-        "larger ones."
+        "than the bars are chance. The experiments in the repository are about larger ones."
     )
     made.heading("Where the zeros are")
     made.show(
@@ -199,25 +201,38 @@ def section(found: Found, effort: Effort) -> Section:
             "layers",
             figure_of(plotting.layer_sparsity(found.reports)),
             "Bars with the fraction of zeros in each layer for three methods",
-            f"Every layer at {at:.0%} zeros in total: bars are shares of zeros, dots Hoyer "
+            f"Every layer at {percent(at)} zeros in total: bars are shares of zeros, dots Hoyer "
             "measures.",
         )
     )
     made.say(
-        f"Stored without its zeros, the {at:.0%} network takes {total.file_bytes / 1000:.1f} kB "
-        f"in place of {total.bytes / 1000:.1f} kB."
+        f"Stored without its zeros, the {percent(at)} network takes "
+        f"{total.file_bytes / 1000:.1f} kB in place of {total.bytes / 1000:.1f} kB."
     )
     return made
 
 
 def _accuracy_rows(
-    found: Mapping[str, Mapping[float, Sequence[float]]], dense: float, columns: int
+    found: Mapping[str, Mapping[float, Sequence[float]]],
 ) -> list[tuple[str, ...]]:
-    rows = [("all parameters", f"{dense:.1f}", *[""] * (columns - 1))]
-    for method, runs in found.items():
-        cells = [f"{np.mean(runs[z]):.1f} ± {np.std(runs[z]):.1f}" for z in sorted(runs)]
-        rows.append((method, *cells))
-    return rows
+    return [
+        (method, *(f"{np.mean(runs[z]):.1f} ± {np.std(runs[z]):.1f}" for z in sorted(runs)))
+        for method, runs in found.items()
+    ]
+
+
+def _comparison(found: Found) -> str:
+    """What the numbers say, whatever they are."""
+    at, chosen = found.layers_at, (INDUCED, SINGLE, MAGNITUDE)
+    cut = {method: float(np.mean(found.cut[method][at])) for method in chosen}
+    after = {method: float(np.mean(found.repaired[method][at])) for method in chosen}
+    first = max(cut, key=lambda method: cut[method])
+    others = ", ".join(f"{method} {cut[method]:.1f} %" for method in chosen if method != first)
+    return (
+        f"At {percent(at)} zeros, right after the cut, **{first}** still gets "
+        f"{cut[first]:.1f} % right ({others}). After some more training these three lie "
+        f"{max(after.values()) - min(after.values()):.1f} points apart."
+    )
 
 
 def _curves(found: Accuracies, dense: Sequence[float], title: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
@@ -42,17 +43,19 @@ def network(seed: int) -> nn.Sequential:
     """Two convolutions and two fully connected layers, about 38 000 parameters."""
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(512, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
+        OrderedDict(
+            convolution1=nn.Conv2d(1, 16, 3, padding=1),
+            norm1=nn.BatchNorm2d(16),
+            relu1=nn.ReLU(),
+            convolution2=nn.Conv2d(16, 32, 3, padding=1),
+            norm2=nn.BatchNorm2d(32),
+            relu2=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+            flat=nn.Flatten(),
+            linear1=nn.Linear(512, 64),
+            relu3=nn.ReLU(),
+            linear2=nn.Linear(64, 10),
+        )
     )
 
 
