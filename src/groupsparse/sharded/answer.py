@@ -67,6 +67,8 @@ class Answer:
         self.length = side.length
         self.factor = torch.where(side.live, self.length / side.root, 0.0)
         self.amount = torch.where(side.live, 0.0, self.length)
+        self.place = None if side.corner is None else side.corner.place
+        self.low_place = None if low is None or low.corner is None else low.corner.place
         if low is None or cross is None:
             return
         alive = self.part.largest > 0.0
@@ -110,7 +112,7 @@ class Answer:
         one, two = self.low.corner, self.side.corner
         if one is None or two is None:
             return
-        budget = (self.high_term + missing) / self.part.beta
+        budget = self.budget(missing)
         radius = torch.hypot(one.weight, two.weight)
         angle = torch.atan2(two.weight, one.weight) + (budget / radius).clamp(max=1.0).acos()
         # Before the direction of c itself the constraint would be slack and the value smaller.
@@ -125,14 +127,27 @@ class Answer:
         self.low_amount = torch.where(moved, length * cosine, 0.0)
         self.amount = torch.where(moved, length * sine, self.amount)
 
+    def budget(self, missing: float) -> Tensor:
+        """What wᵀx of the vector that ends between two corners is to be."""
+        return (self.high_term + missing) / self.part.beta
+
+    def put(self, here: Tensor, places: Sequence[int], x: Sequence[float], length: float) -> None:
+        """Let one vector have these two entries, and this length."""
+        assert self.place is not None
+        assert self.low_place is not None
+        self.low_place = torch.where(here, float(places[0]), self.low_place)
+        self.place = torch.where(here, float(places[1]), self.place)
+        self.low_amount = torch.where(here, length * x[0], self.low_amount)
+        self.amount = torch.where(here, length * x[1], self.amount)
+        self.length = torch.where(here, length, self.length)
+
     def pieces(self) -> tuple[list[float], list[Tensor], list[tuple[Tensor, Tensor]]]:
         """Multipliers, the factors of their excesses, and (place, amount) of corners."""
-        sides = [(self.side, self.factor, self.amount)]
+        sides = [(self.side.mu, self.factor, self.place, self.amount)]
         if self.low is not None:
-            sides.append((self.low, self.low_factor, self.low_amount))
-        mus = [side.mu for side, _, _ in sides]
-        ends = [(s.corner.place, amount) for s, _, amount in sides if s.corner is not None]
-        return mus, [factor for _, factor, _ in sides], ends
+            sides.append((self.low.mu, self.low_factor, self.low_place, self.low_amount))
+        ends = [(place, amount) for _, _, place, amount in sides if place is not None]
+        return [side[0] for side in sides], [side[1] for side in sides], ends
 
     def entries(self) -> Tensor:
         """The entries in this process, in float64."""

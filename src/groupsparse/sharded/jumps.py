@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..result import Status
+from ..ties import _between_corners as between_corners
 from .answer import Answer
 from .network import Network
 from .solve import Group
 
-POINTS = 16  # that are tried in one collective
-ROUNDS = 13  # 17**-13 is about the distance of floats near 1
+POINTS = 63  # that are tried in one collective
+SHORT = 2048  # entries of a vector that may be shown to everybody
+ROUNDS = 9  # 64**-9 is the distance of floats near 1
 
 
 def resolve(
@@ -120,9 +123,49 @@ def _fill_corners(network: Network, found: dict[int, list[Answer]], left: dict[i
             if affordable:
                 spent[i], a = affordable[-1]
             sides[i] = a, dear[0] if dear else b
+    torn = []
     for i, (_, last) in sides.items():
+        missing = left[i] - spent[i]
         for answer, key in zip(found[i], keys[i], strict=True):
-            answer.climb(key, float(last), left[i] - spent[i])
+            answer.climb(key, float(last), missing)
+            if 0 <= last < answer.part.vectors and answer.part.length <= SHORT:
+                torn.append((answer, last, missing))
+            last -= answer.part.vectors
+    _improve(network, torn)
+
+
+def _improve(network: Network, torn: Sequence[tuple[Answer, int, float]]) -> None:
+    """The best two entries for vectors between two corners, where their two are not the best.
+
+    All pairs have to be tried. These vectors, at most one per group and short ones only, are the
+    only entries that ever cross the network.
+    """
+    rows = []
+    for answer, last, missing in torn:
+        part = answer.part
+        here = part.keys() == float(last)
+        known = [answer.budget(missing), answer.place, answer.length]
+        facts = torch.stack([torch.where(here, x, 0.0).sum() for x in known if x is not None])
+        both = part.vector(float(last)).flatten() * float(part.first_copy)
+        rows.append(torch.cat([facts * float(part.counts), both]).to(network.device))
+    if not rows:
+        return
+    numbers = np.array(network.total(torch.cat(rows)))
+    for answer, last, _ in torn:
+        n = answer.part.length
+        (budget, at, length), numbers = numbers[:3], numbers[3:]
+        (c, w), numbers = numbers[: 2 * n].reshape(2, n), numbers[2 * n :]
+        corner = np.zeros(n)
+        corner[int(at)] = 1.0
+        x = between_corners(c, w, corner, float(budget))
+        entries = [int(i) for i in np.flatnonzero(x)]
+        if len(entries) == 2 and c @ x > length:
+            answer.put(
+                answer.part.keys() == float(last),
+                entries,
+                [float(x[i]) for i in entries],
+                float(c @ x),
+            )
 
 
 def _between(a: int, b: int) -> list[int]:

@@ -75,6 +75,7 @@ class Part:
         split = [dim for axis in axes for dim in piece.cuts[axis]]
         self.splits = network.splits(piece.mesh, sorted(split)) if split else set()
         self.counts = network.counts(piece.mesh, [*split, *piece.replicated])
+        self.first_copy = network.counts(piece.mesh, piece.replicated)
         root = math.sqrt(self.length)
         self.beta: Any = 1.0 / (root - 1.0) if self.length > 1 else math.nan
         self.rate: Any = self.beta
@@ -249,6 +250,15 @@ class Part:
             shape[axis] = -1
             flat = flat * size + at.to(flat).reshape(shape)
         return flat
+
+    def vector(self, key: float) -> Tensor:
+        """Magnitudes and weights of one vector, as far as it lies here; zeros elsewhere."""
+        both = torch.zeros(2, self.length, dtype=torch.float64, device=self.device)
+        mine = (self.spread(self.keys()) == key).expand(self.local.shape)
+        places = self.places().expand(self.local.shape)[mine].long()
+        both[0, places] = self.magnitude()[mine]
+        both[1, places] = self.weight_of_all()[mine]
+        return both
 
     def rescale(self, middle: int) -> None:
         """Scale every vector to about 1 by a power of two; its threshold rate goes along."""

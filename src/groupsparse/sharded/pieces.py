@@ -88,7 +88,7 @@ def _places(
         along = None if placement.is_partial() else getattr(placement, "dim", None)
         if along is None:
             raise UnsupportedType(
-                f"{name} is placed as {placement}; expected Shard or Replicate (redistribute it)"
+                f"{name} is placed as {placement!r}; expected Shard or Replicate (redistribute it)"
             )
         before = index[along]
         before = torch.arange(shape[along]) if before is None else before
