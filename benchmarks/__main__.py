@@ -51,7 +51,8 @@ def main() -> None:
         )
 
     folder = FOLDER.parent / "build" / "benchmarks" if options.quick else RECORDS
-    for name in () if options.report_only else options.names or available:
+    possible = [name for name, module in available.items() if _possible(module)]
+    for name in () if options.report_only else options.names or possible:
         load = round(os.getloadavg()[0], 2)  # what others had the machine do when this began
         began = time.perf_counter()
         results = available[name].run(options.quick)
@@ -61,6 +62,15 @@ def main() -> None:
         print(section(name, available[name], folder), flush=True)
     if not options.quick:
         write_results(available)
+
+
+def _possible(module: ModuleType) -> bool:
+    """Whether this machine has what the benchmark needs."""
+    if not getattr(module, "NEEDS_CUDA", False):
+        return True
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def write_results(available: dict[str, ModuleType]) -> None:
