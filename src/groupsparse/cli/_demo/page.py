@@ -1,343 +1,166 @@
-"""What is to be run: jobs that start from each other's networks, and what is known of them so far.
-
-A *trunk* trains from fresh parameters, a *leaf* goes on from a trunk: it cuts and finetunes. One
-trunk serves many leaves. Finished jobs are lines of a file, so a killed session goes on.
-"""
+"""One self-contained page: text, tables, pictures as data. No script, no font, no network."""
 
 from __future__ import annotations
 
-import json
+import base64
+import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True)
-class Method:
-    """What happens to the parameters while a trunk trains; shares are those of its steps.
-
-    ``plain``: nothing. ``induced``: the projection every so many steps, to a target that is ramped
-    between ``start`` and ``until`` and held until ``stop``. ``gradual-gsp``: the target is raised
-    so that the projection itself has the zeros wanted by then. ``gradual-magnitude``: Zhu and
-    Gupta. ``deephoyer``: its regulariser in the loss, with this ``strength``.
-    """
-
-    kind: str = "plain"
-    hoyer: float = 0.0
-    level: float = 0.0
-    budget: str = "model"
-    start: float = 0.2
-    until: float = 0.7
-    stop: float = 1.0
-    every: int = 150
-    ramp: str = "cubic"
-    momentum: bool = False
-    frozen: bool = False
-    values: str = "projected"
-    floor: int = 0
-    strength: float = 0.0
+DPI = 160  # sharp on a phone's screen, and still small
+STYLE = Path(__file__).with_name("page.css")
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run. ``cut`` is what happens before its first step; see `methods.cut`."""
+class Picture:
+    """A figure, its file name, what it shows for those who cannot see it, and what to see in it."""
 
     name: str
-    network: str
-    seed: int
-    split: str
-    epochs: int
-    rate: float
-    schedule: str
-    label: str
-    table: str
-    method: Method = Method()
-    cut: str = "none"
-    level: float = 0.0
-    parent: str | None = None
-    first: int = 0
-    priority: tuple[int, ...] = (0,)
+    figure: Figure
+    alt: str
+    caption: str
 
-    @property
-    def regularised(self) -> bool:
-        """Whether the step has DeepHoyer's regulariser in it."""
-        return self.method.kind == "deephoyer"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the jobs of one table share, and how their names begin."""
-
-    table: str
-    network: str
-    epochs: int
-    finetune: int
-    batch: int
-    split: str = "final"
-    rate: float = 0.1
-    finetune_rate: float = 0.05
-    schedule: str = "linear"
-
-    def trunk(
-        self,
-        label: str,
-        seed: int,
-        method: Method | None = None,
-        *,
-        cut: str = "none",
-        level: float = 0.0,
-        priority: tuple[int, ...] = (0,),
-    ) -> Job:
-        """A job that trains from fresh parameters."""
-        name = (
-            f"{self.network} {self.split} {self.epochs}+{self.finetune} b{self.batch} "
-            f"{self.schedule} {self.rate:g} s{seed} {label}{_percent(level)}"
-        )
-        return Job(
-            name=name,
-            network=self.network,
-            seed=seed,
-            split=self.split,
-            epochs=self.epochs,
-            rate=self.rate,
-            schedule=self.schedule,
-            label=label,
-            table=self.table,
-            method=method or Method(),
-            cut=cut,
-            level=level,
-            priority=priority,
-        )
-
-    def leaf(
-        self,
-        trunk: Job,
-        label: str,
-        cut: str,
-        level: float,
-        *,
-        rate: float | None = None,
-        priority: tuple[int, ...] = (0,),
-    ) -> Job:
-        """A job that cuts a trunk's network and finetunes it."""
-        rate = self.finetune_rate if rate is None else rate
-        return replace(
-            trunk,
-            name=f"{trunk.name} > {label}{_percent(level)} f{rate:g}",
-            epochs=self.finetune,
-            rate=rate,
-            schedule="paper" if self.schedule == "paper" else "decay",
-            label=label,
-            table=self.table,
-            method=Method(),
-            cut=cut,
-            level=level,
-            parent=trunk.name,
-            first=trunk.epochs,
-            priority=priority,
-        )
-
-
-def _percent(level: float) -> str:
-    return f" {100 * level:g}" if level else ""
-
-
-def rates(job: Job, steps: int, epoch: int) -> list[float]:
-    """The learning rate of every step of an epoch."""
-    total = max(job.epochs * steps, 1)
-    if job.schedule == "paper":  # a tenth after 40, 60 and 80 % of the epochs
-        passed = sum(epoch >= job.epochs * share / 10 for share in (4, 6, 8))
-        return [job.rate * 0.1**passed] * steps
-    warm = 0.0 if job.schedule == "decay" else 0.15
-    found = []
-    for step in range(epoch * steps, (epoch + 1) * steps):
-        progress = (step + 1) / total
-        rise = 0.1 + 0.9 * progress / warm if warm else 1.0
-        fall = (1.0 - progress) / (1.0 - warm)
-        found.append(job.rate * max(min(rise, fall), 0.0))
-    return found
+    def png(self) -> bytes:
+        """The picture as the bytes of a PNG file."""
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png", dpi=DPI)
+        return file.getvalue()
 
 
 @dataclass
-class Journal:
-    """What finished, as lines of JSON; the networks of trunks in files beside it.
+class Section:
+    """One part of the page, filled from top to bottom."""
 
-    Parameters
-    ----------
-    folder : Path
-        Where ``runs.jsonl`` and the networks lie.
-    earlier : sequence of Path
-        Lines of other sessions, for instance brought back from a machine that is gone.
-    """
+    anchor: str
+    title: str
+    finding: str  # the one sentence that stands at the top of the page
+    blocks: list[str] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)
 
-    folder: Path
-    earlier: Sequence[Path] = ()
-    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    def say(self, *paragraphs: str) -> None:
+        """Add text; see `inline` for its marks."""
+        self.blocks += [f"<p>{inline(text)}</p>" for text in paragraphs]
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.path = self.folder / "runs.jsonl"
-        for path in (*self.earlier, self.path):
-            for line in read_lines(path):
-                if "error" not in line:
-                    self.done[line["name"]] = line
-        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")  # the session was killed within a line
+    def note(self, text: str) -> None:
+        """Add text that stands apart: how to read something, or what not to read into it."""
+        self.blocks.append(f'<p class="note">{inline(text)}</p>')
 
-    def add(self, job: Job, results: Mapping[str, Any]) -> None:
-        """Write down a finished job, or one that failed."""
-        line = {"name": job.name, "job": asdict(job), **results}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if "error" not in line:
-            self.done[job.name] = line
+    def heading(self, text: str) -> None:
+        """Add a heading of the second order."""
+        self.blocks.append(f"<h3>{inline(text)}</h3>")
 
-    def _file(self, name: str, kind: str) -> Path:
-        return self.folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', name)}.{kind}.pt"
+    def show(self, *pictures: Picture) -> None:
+        """Add pictures, side by side where the screen is wide enough."""
+        shown = []
+        for picture in pictures:
+            png = picture.png()
+            self.pictures[picture.name] = png
+            width, height = (round(96 * inches) for inches in picture.figure.get_size_inches())
+            shown.append(
+                f'<figure><img src="data:image/png;base64,{base64.b64encode(png).decode()}" '
+                f'alt="{escape(picture.alt)}" width="{width}" height="{height}">'
+                f"<figcaption>{inline(picture.caption)}</figcaption></figure>"
+            )
+        kind = "one" if len(shown) == 1 else "many"
+        self.blocks.append(f'<div class="pictures {kind}">{"".join(shown)}</div>')
 
-    def keep(self, name: str, state: Mapping[str, Any], kind: str = "trunk") -> None:
-        """Write a network, whole or not at all."""
-        path = self._file(name, kind)
-        beside = path.with_suffix(".part")
-        torch.save(dict(state), beside)
-        beside.replace(path)
-
-    def kept(self, name: str, kind: str = "trunk") -> bool:
-        """Whether there is one."""
-        return self._file(name, kind).exists()
-
-    def fetch(self, name: str, device: torch.device, kind: str = "trunk") -> Any:
-        """Read it back."""
-        return torch.load(self._file(name, kind), weights_only=True, map_location=device)
-
-    def drop(self, name: str, kind: str = "trunk") -> None:
-        """Delete it: nobody needs it any more."""
-        self._file(name, kind).unlink(missing_ok=True)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal; one that a kill cut short is left out."""
-    if not path.exists():
-        return []
-    found = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return found
-
-
-class Schedule:
-    """Which job comes next: of those that can start, the one with the smallest priority.
-
-    Parameters
-    ----------
-    jobs : iterable of Job
-        A parent may be among them or not; what is not finished and not there is an error.
-    journal : Journal
-        What finished before.
-    """
-
-    def __init__(self, jobs: Iterable[Job], journal: Journal) -> None:
-        self.journal = journal
-        self.jobs: dict[str, Job] = {}
-        self.states: dict[str, dict[str, Tensor]] = {}
-        self.running: set[str] = set()
-        self.failed: set[str] = set()
-        self.finished: set[str] = set()
-        self.growing = False
-        self.add(jobs)
-
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Take in jobs; one that is known keeps the higher priority of the two."""
-        for job in jobs:
-            known = self.jobs.get(job.name)
-            if known is None or job.priority < known.priority:
-                self.jobs[job.name] = job
-        for job in self.jobs.values():
-            if job.parent is not None and job.parent not in self.jobs:
-                raise ValueError(f"{job.name} starts from {job.parent}, which is no job")
-        self.finished |= {name for name in self.jobs if name in self.journal.done}
-        # A trunk whose network is gone has to train again for the leaves that still need it.
-        for name in list(self.finished):
-            if self.needed(name) and name not in self.states and not self.journal.kept(name):
-                self.finished.discard(name)
-
-    def withdraw(self, jobs: Iterable[Job]) -> None:
-        """Forget jobs that have not started."""
-        for job in jobs:
-            if job.name not in self.running | self.finished:
-                self.jobs.pop(job.name, None)
-        orphans = [j for j in self.jobs.values() if j.parent and j.parent not in self.jobs]
-        if orphans:
-            self.withdraw(orphans)
-
-    def children(self, name: str) -> list[Job]:
-        """The jobs that start from this one."""
-        return [job for job in self.jobs.values() if job.parent == name]
-
-    def needed(self, name: str) -> bool:
-        """Whether some job still has to start from this one."""
-        return any(
-            child.name not in self.finished and child.name not in self.failed
-            for child in self.children(name)
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        caption: str,
+        *,
+        words: Sequence[str] = (),
+    ) -> None:
+        """Add a table. Its first column names the rows, those in ``words`` hold text."""
+        kinds = [' class="words"' if column in words else "" for column in columns]
+        head = "".join(
+            f'<th scope="col"{kind}>{inline(column)}</th>'
+            for column, kind in zip(columns, kinds, strict=True)
+        )
+        body = "".join(
+            f'<tr><th scope="row">{inline(row[0])}</th>'
+            + "".join(
+                f"<td{kind}>{inline(cell)}</td>"
+                for cell, kind in zip(row[1:], kinds[1:], strict=True)
+            )
+            + "</tr>"
+            for row in rows
+        )
+        self.blocks.append(
+            f'<figure class="table"><figcaption>{inline(caption)}</figcaption>'
+            f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div></figure>"
         )
 
-    def urgency(self, job: Job) -> tuple[Any, ...]:
-        """A trunk is as urgent as the most urgent of what needs it; leaves free memory first."""
-        mine = [job.priority]
-        mine += [c.priority for c in self.children(job.name) if c.name not in self.finished]
-        return (min(mine), job.parent is None, job.name)
+    def code(self, text: str) -> None:
+        """Add lines to paste."""
+        self.blocks.append(f'<pre tabindex="0"><code>{escape(text.strip())}</code></pre>')
 
-    def open(self) -> list[Job]:
-        """Everything that is neither finished nor failed nor running, most urgent first."""
-        closed = self.finished | self.failed | self.running
-        waiting = [job for job in self.jobs.values() if job.name not in closed]
-        return sorted(waiting, key=self.urgency)
-
-    def ready(self, network: str, regularised: bool) -> list[Job]:
-        """What a slot for this network could start now."""
-        return [
-            job
-            for job in self.open()
-            if job.network == network
-            and (regularised or not job.regularised)
-            and (job.parent is None or job.parent in self.finished)
-        ]
-
-    def finish(self, job: Job, state: dict[str, Tensor] | None) -> None:
-        """Mark a job as done; keep its network while others start from it."""
-        self.running.discard(job.name)
-        self.finished.add(job.name)
-        if state is not None and self.needed(job.name):
-            self.states[job.name] = state
-        if job.parent is not None and not self.needed(job.parent):
-            self.states.pop(job.parent, None)
-            self.journal.drop(job.parent)
-
-    def fail(self, job: Job) -> None:
-        """Mark a job, and all that would have started from it, as failed."""
-        self.running.discard(job.name)
-        self.failed.add(job.name)
-        for child in self.children(job.name):
-            self.fail(child)
-
-    def start_of(self, job: Job, device: torch.device) -> dict[str, Tensor] | None:
-        """The network that a job starts from."""
-        if job.parent is None:
-            return None
-        if job.parent not in self.states:
-            self.states[job.parent] = self.journal.fetch(job.parent, device)
-        return self.states[job.parent]
+    def html(self) -> str:
+        """The section itself."""
+        inside = "\n".join(self.blocks)
+        return f'<section id="{self.anchor}">\n<h2>{inline(self.title)}</h2>\n{inside}\n</section>'
 
 
-def model_epochs(jobs: Iterable[Job]) -> int:
-    """How many epochs all of them train."""
-    return sum(job.epochs for job in jobs)
+def percent(fraction: float, digits: int = 0) -> str:
+    """A fraction as the page writes it."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def figure_of(axes: Axes) -> Figure:
+    """The figure that a drawing is on."""
+    from matplotlib.figure import Figure
+
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def inline(text: str) -> str:
+    """Escaped text with `` `code` `` and ``**strong words**`` marked, and no line before a %."""
+    text = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+
+
+def page(title: str, opening: Sequence[str], sections: Sequence[Section], origin: str) -> str:
+    """The whole page."""
+    cards = "\n".join(
+        f'<li><a href="#{section.anchor}"><b>{place}. {inline(section.title)}</b>'
+        f"<span>{inline(section.finding)}</span></a></li>"
+        for place, section in enumerate((s for s in sections if s.finding), start=1)
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>
+{STYLE.read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<main>
+<header>
+<h1>{inline(title)}</h1>
+{"".join(f"<p>{inline(text)}</p>" for text in opening)}
+<ol class="cards">
+{cards}
+</ol>
+</header>
+{"".join(section.html() for section in sections)}
+</main>
+<footer><p>{inline(origin)}</p></footer>
+</body>
+</html>
+"""
