@@ -9,6 +9,7 @@ import copy
 import math
 import os
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -176,20 +177,20 @@ def test_what_does_not_fit_goes_the_plain_way(calls: list[int]) -> None:
     assert calls == []
 
 
-FORMATS = {
-    "rows": torch.randn(70, 130),
-    "columns": torch.randn(130, 70).t(),
-    "channels last": torch.randn(40, 16, 3, 5).to(memory_format=torch.channels_last),
-    "every second": torch.randn(64, 200)[:, ::2],
-    "one": torch.randn(1, 1),
-    "none": torch.randn(0, 4),
+FORMATS: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: torch.randn(70, 130),
+    "columns": lambda: torch.randn(130, 70).t(),
+    "channels last": lambda: torch.randn(40, 16, 3, 5).to(memory_format=torch.channels_last),
+    "every second": lambda: torch.randn(64, 200)[:, ::2],
+    "one": lambda: torch.randn(1, 1),
+    "none": lambda: torch.randn(0, 4),
 }
 
 
 @pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_masked_entries_become_zero(given: Tensor, dtype: torch.dtype) -> None:
-    values = given.to(DEVICE, dtype)
+def test_masked_entries_become_zero(given: Callable[[], Tensor], dtype: torch.dtype) -> None:
+    values = given().to(DEVICE, dtype)
     if values.numel() > 1:
         values[0, 0] = math.nan  # which no product with zero would remove
     kept = torch.rand(values.shape, device=DEVICE) < 0.4
@@ -255,7 +256,7 @@ def test_the_cut_waits_once(calls: list[int]) -> None:
 @pytest.mark.parametrize("kind", ["fused", "foreach", "capturable"])
 def test_zeros_stay_in_a_cuda_graph(kind: str) -> None:
     model = nn.Linear(64, 64, device=DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), capturable=True, **{kind: True})
+    optimizer = torch.optim.AdamW(model.parameters(), **{"capturable": True, kind: True})
     x = torch.randn(8, 64, device=DEVICE)
 
     def step() -> None:
