@@ -217,3 +217,9 @@ prune.save(nn.Linear(300, 300), {str(path)!r})
     other = network()
     prune.load(other, path)
     assert same(model, other)
+
+
+def test_a_model_without_values_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="weight is on the meta device"):
+        prune.save(nn.Linear(3, 3, device="meta"), tmp_path / "a.safetensors")
+    assert not list(tmp_path.iterdir())

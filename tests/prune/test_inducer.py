@@ -240,6 +240,9 @@ def test_only_its_own_hook_goes(mlp: nn.Module) -> None:
     "options",
     [
         {"every": 0},
+        {"every": 1.5},
+        {"start": 2.0},
+        {"stop": True},
         {"start": -1},
         {"start": 5, "stop": 4},
         {"schedule": prune.cubic()},  # without a stop there is nothing to grow towards

@@ -57,6 +57,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     True
     """
     state = _tensors(model)
+    for name, tensor in state.items():
+        if tensor.is_meta:
+            raise InvalidInput(f"{name} is on the meta device; load its values first")
     sharded = any(map(is_sharded, state.values()))
     index = _Index({}, {})
     stored: dict[str, Tensor] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 from ..errors import InvalidInput
 
@@ -106,6 +107,9 @@ class Span:
     stop: int | None
 
     def __post_init__(self) -> None:
+        for name, step in (("every", self.every), ("start", self.start), ("stop", self.stop)):
+            if step is not None and (isinstance(step, bool) or not isinstance(step, Integral)):
+                raise InvalidInput(f"{name} is {step!r}; expected a whole number of steps")
         if self.every < 1:
             raise InvalidInput(f"every is {self.every}; expected at least 1 optimizer step")
         if self.start < 0:
