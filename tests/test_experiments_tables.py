@@ -31,6 +31,9 @@ def test_all_rows_have_the_same_number_of_epochs() -> None:
     assert totals(table2.jobs(SETTING, "resnet56", [0])) == {22}
     assert totals(recipe.jobs(SETTING)) == {22}
     assert len({job.name for job in jobs}) == len(jobs)
+    # Finetuning goes on with the draws of the epochs after the trunk's.
+    assert {job.first for job in jobs} == {0, 16}
+    assert {job.first for job in jobs if job.parent is None} == {0}
 
 
 def test_table_1_has_the_rows_of_the_issue() -> None:
