@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -163,8 +163,14 @@ def _project(
         # Whoever keeps the certificates is not to keep enlarged copies of the parameters.
         own = dict(zip(names, (view for view, _ in views), strict=True))
         values = [own] if shared else list(own.values())
-        projections = [replace(p, value=v) for p, v in zip(projections, values, strict=True)]
+        projections = [_with(p, value) for p, value in zip(projections, values, strict=True)]
     return projections
+
+
+def _with(projection: Projection[Any], value: Any) -> Projection[Any]:
+    """A certificate for another value; one that still lies on a device is read from there."""
+    kept = {field.name: getattr(projection, field.name) for field in fields(Projection)}
+    return Projection(**{**kept, "value": value})
 
 
 def _given(weights: Tensor | None) -> bool:
