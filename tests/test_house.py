@@ -41,6 +41,8 @@ DOCSTRING_ERRORS = {"GL08", "SS01", "PR01", "PR02", "RT01", "EX01"}
 def part_of(module: str) -> str:
     """Return which part of the package a dotted module name belongs to."""
     names = module.split(".")
+    if names[1:] == ["__main__"]:
+        return "cli"  # python -m groupsparse
     return names[1] if len(names) > 1 and names[1] in MAY_IMPORT else "core"
 
 

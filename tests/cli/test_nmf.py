@@ -110,9 +110,10 @@ def test_resume_goes_on_from_the_saved_factors(run: Run, data: Path, tmp_path: P
     first, second = tmp_path / "first.npz", tmp_path / "second.npz"
     how = ("--hoyer-h", 0.5, "--tol", 0)
     run("nmf", data, "--rank", 4, *how, "--max-iter", 120, "--out", first)
-    ran = run("nmf", data, "--resume", first, *how, "--max-iter", 30, "--out", second)
+    ran = run("nmf", data, "--resume", first, "--tol", 0, "--max-iter", 30, "--out", second)
     assert ran.code == 0, ran.err
     before, after = contents(first), contents(second)
+    assert after["settings"]["hoyer_h"] == 0.5  # as it was, since nothing else was said
     assert len(after["loss_curve"]) == 150
     assert (np.diff(after["loss_curve"]) <= 0).all()
     assert (np.diff(after["time_curve"]) >= 0).all()

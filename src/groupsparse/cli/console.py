@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-WIDE = 1 << 12  # columns of what is no terminal: nothing is cut off or wrapped there
-BAR = 20
+WIDE = 1 << 12  # columns: tables are never folded, a terminal too narrow wraps their lines itself
+BAR = 12
 
 
 def output() -> Console:
     """Where results go."""
-    width = None if sys.stdout.isatty() else WIDE
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    return Console(markup=False, highlight=False, emoji=False, width=WIDE)
 
 
 def messages() -> Console:
@@ -37,9 +36,12 @@ def show_table(
         foot = total[i] if total else ""
         left = i == 0 or column.islower()
         table.add_column(
-            column, justify="left" if left else "right", no_wrap=i > 0, overflow="fold",
-            footer=foot, footer_style="bold",
-        )  # fmt: skip
+            column,
+            justify="left" if left else "right",
+            no_wrap=True,
+            footer=foot,
+            footer_style="bold",
+        )
     for row in rows:
         table.add_row(*row)
     console = output()

@@ -79,7 +79,11 @@ def nmf(
         typer.Option("--column-major", help="Pictures run down their columns, as in MATLAB."),
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on from a file that this command has written.")
+        Path | None,
+        typer.Option(
+            help="Go on from a file that this command has written; what is not given (rank, "
+            "targets, --solver, --key, --columns) is as it was there."
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option(help="Which array of a .npz or .mat file to take.")
@@ -99,7 +103,12 @@ def nmf(
         raise typer.BadParameter("--resume starts from the saved factors; leave out --init")
     earlier = None if resume is None else Parts.read(resume)
     if earlier is not None:
-        rank = rank or len(earlier.h)
+        then = earlier.settings
+        rank, key, columns = rank or len(earlier.h), key or then["key"], columns or then["columns"]
+        if hoyer_h is None and hoyer_w is None:
+            hoyer_h, hoyer_w = then["hoyer_h"], then["hoyer_w"]
+            per_vector = per_vector or then["per_vector"]
+            solver = Solver(then["solver"]) if solver is Solver.auto else solver
     if rank is None:
         raise typer.BadParameter("how many parts? give --rank")
     samples, known = load(data, key, columns)

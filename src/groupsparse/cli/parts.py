@@ -47,7 +47,9 @@ class Parts:
             raise InvalidInput(f"there is no file {path}")
         try:
             with np.load(path, allow_pickle=False) as file:
-                settings = json.loads(str(file["settings"]))
+                settings = {"key": None, "columns": False, **json.loads(str(file["settings"]))}
+                if missing := [name for name in SAME_PROBLEM if name not in settings]:
+                    raise KeyError(missing[0])
                 return cls(file["W"], file["H"], file["loss_curve"], file["time_curve"], settings)
         except (KeyError, ValueError, TypeError, zipfile.BadZipFile, AttributeError) as error:
             raise InvalidInput(f"{path} was not written by groupsparse nmf: {error}") from error

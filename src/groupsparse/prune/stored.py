@@ -172,7 +172,7 @@ def _gone(values: NDArray[Any], cutoff: Cutoff, remaining: int) -> tuple[Tensor,
     if remaining > 0:
         ties = scores == cutoff.value
         count = int(ties.count_nonzero())
-        gone |= first_true(ties, min(remaining, count))
+        gone |= ties if count <= remaining else first_true(ties, remaining)
         remaining -= min(remaining, count)
     return gone, remaining
 
