@@ -111,7 +111,7 @@ def _level(level: float) -> str:
 def _table1(found: Mapping[str, Any]) -> str:
     runs = runs_of(found, "table1")
     if not runs:
-        return ""
+        return "## Table 1: VGG-16 on CIFAR-10\n\n**Not run**: there is no record of any row."
     cells, choice = cells_of(runs), _choice(found)
     levels = sorted({level for _, level in cells if level})
     dense = cells.get(("dense", 0.0))
@@ -259,7 +259,7 @@ def _table2(found: Mapping[str, Any]) -> str:
             name = f"**{label}** (chosen)" if label == choice.recipe else label
             rows.append([f"{network}: {name}", _level(level), shown(values), shown(both), *paper])
     if not everything:
-        return ""
+        return "## Table 2: ResNet-56 and ResNet-110\n\n**Not run**: no record of any row."
     header = ["", "zeros", "accuracy, %", "drop", "paper: accuracy", "drop"]
     parts = [
         "## Table 2: ResNet-56 and ResNet-110 on CIFAR-10",
