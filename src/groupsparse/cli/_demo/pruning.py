@@ -224,15 +224,23 @@ def _accuracy_rows(
 def _comparison(found: Found) -> str:
     """What the numbers say, whatever they are."""
     at, chosen = found.layers_at, (INDUCED, SINGLE, MAGNITUDE)
-    cut = {method: float(np.mean(found.cut[method][at])) for method in chosen}
-    after = {method: float(np.mean(found.repaired[method][at])) for method in chosen}
+    cut, after = _averages(found.cut, at), _averages(found.repaired, at)
     first = max(cut, key=lambda method: cut[method])
     others = ", ".join(f"{method} {cut[method]:.1f} %" for method in chosen if method != first)
+    spread = max(after[method] for method in chosen) - min(after[method] for method in chosen)
+    most = max(found.repaired[INDUCED])
+    last = _averages(found.repaired, most)
+    best = max(last, key=lambda method: last[method])
     return (
         f"At {percent(at)} zeros, right after the cut, **{first}** still gets "
         f"{cut[first]:.1f} % right ({others}). After some more training these three lie "
-        f"{max(after.values()) - min(after.values()):.1f} points apart."
+        f"{spread:.1f} points apart. At {percent(most)} zeros the best of all is then "
+        f"**{best}** with {last[best]:.1f} %."
     )
+
+
+def _averages(found: Accuracies, sparsity: float) -> dict[str, float]:
+    return {method: float(np.mean(runs[sparsity])) for method, runs in found.items()}
 
 
 def _curves(found: Accuracies, dense: Sequence[float], title: str) -> Any:
