@@ -129,7 +129,8 @@ class Answer:
 
     def budget(self, missing: float) -> Tensor:
         """What wᵀx of the vector that ends between two corners is to be."""
-        return (self.high_term + missing) / self.part.beta
+        budget: Tensor = (self.high_term + missing) / self.part.beta
+        return budget
 
     def put(self, here: Tensor, places: Sequence[int], x: Sequence[float], length: float) -> None:
         """Let one vector have these two entries, and this length."""

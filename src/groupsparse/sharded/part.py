@@ -140,7 +140,11 @@ class Part:
         y = x.sum(self.along, keepdim=True) if self.along else x
         if self.fold is None:
             return y.expand(self.grid)
-        return y.new_zeros(self.grid).index_add_(0, self.label, y.expand(-1, *self.grid[1:]))
+        # A product with zeros and ones, since adding at indices has no fixed order on GPUs.
+        ones = self.label == torch.arange(self.grid[0], device=self.device).unsqueeze(1)
+        wide = y.expand(-1, *self.grid[1:]).to(torch.float64)
+        found: Tensor = torch.tensordot(ones.to(torch.float64), wide, 1)
+        return found
 
     def max(self, x: Tensor, nothing: float = 0.0) -> Tensor:
         """The maxima over this process's parts of the vectors; ``nothing`` where it has none."""

@@ -107,10 +107,12 @@ def begin(network: Network, groups: Sequence[Group]) -> None:
         part.largest = extreme[0]
         if part.weight is not None:
             _scale_weights(part, extreme[1], -extreme[2])
-    ranges = [x for group in groups for part in group.parts for x in _range(part)]
+    ranges = [
+        x.to(network.device) for group in groups for part in group.parts for x in _range(part)
+    ]
     flags = [-x for x in bad] + [float(part.bad_weight()) for part in parts]
-    values = torch.tensor(flags, dtype=torch.float64)
-    found = network.largest(torch.cat([values, torch.stack(ranges).cpu()]))
+    values = torch.tensor(flags, dtype=torch.float64, device=network.device)
+    found = network.largest(torch.cat([values, torch.stack(ranges)]))
     _refuse(network, everything, parts, found)
     ranged = iter(found[len(flags) :])
     for group in groups:
