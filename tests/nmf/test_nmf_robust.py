@@ -88,6 +88,24 @@ def test_a_start_at_an_exact_factorisation_stays_there() -> None:
         assert model.loss_curve_[-1] < 1e-9
 
 
+@pytest.mark.parametrize("solver", ["auto", "gsp"])
+@pytest.mark.parametrize("targets", [{"hoyer_H": 0.6}, {"hoyer_H": 0.6, "hoyer_W": 0.4}])
+def test_going_on_from_an_earlier_fit_never_loses_what_it_had(
+    targets: dict[str, float], solver: str
+) -> None:
+    x = noisy()
+    first, codes = fit(x, solver=solver, max_iter=40, **targets)
+    for iterations in (1, 30):
+        again = GroupSparseNMF(
+            4, solver=solver, init="custom", max_iter=iterations, tol=0, **targets
+        )
+        again_codes = again.fit_transform(x, W=codes, H=first.components_)
+        assert again.loss_curve_[0] <= first.loss_curve_[-1] * (1 + 1e-12)
+        assert error(x, again_codes, again.components_) == pytest.approx(again.loss_curve_[-1])
+        assert again.hoyer_H_ >= 0.6 - 1e-9
+    assert again.loss_curve_[-1] < first.loss_curve_[-1]  # and it does go on
+
+
 @pytest.mark.parametrize("target", [0.0, 1.0])
 def test_the_ends_of_the_range(target: float) -> None:
     model, _ = fit(noisy(), hoyer_H=target)

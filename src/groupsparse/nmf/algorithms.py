@@ -12,7 +12,7 @@ SOLVERS = ("auto", "ahals", "nenmf", "l1-ahals", "csp", "gsp")
 
 # Sweeps per update of the default solver. Beside a factor under a target few are better than many:
 # neither factor should settle while the other is still far away.
-PLAIN_SWEEPS = 4
+PLAIN_SWEEPS = 6
 FREE_SWEEPS = 2
 CONSTRAINED_SWEEPS = 4
 

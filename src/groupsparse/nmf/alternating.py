@@ -138,17 +138,23 @@ def alternate(
     *,
     accelerate: bool,
     rng: np.random.RandomState,
+    feasible: bool = False,
     callback: Callback | None = None,
 ) -> Outcome:
     """Improve W and H from the given start.
 
     Returns the best pair that was met, which meets all targets: the losses of the outcome never
-    rise. Ctrl-C ends the search like any other limit.
+    rise. A start that is ``feasible``, that is, meets all targets itself, is one of the pairs.
+    Ctrl-C ends the search like any other limit.
     """
     began = time.perf_counter()
     search = _Search(samples, update_w, update_h, w, h, accelerate, rng)
     outcome = search.outcome
-    ramp = search.plan(limits.max_iter)
+    ramp = 0
+    if feasible:
+        search.keep_start()
+    else:
+        ramp = search.plan(limits.max_iter)
     try:
         for iteration in range(limits.max_iter):
             search.begin(iteration)
@@ -212,6 +218,15 @@ class _Search:
         self.outcome = Outcome(Best(self.state, h, np.inf, np.ones(len(h))))
         self.idle = np.zeros(len(h), dtype=np.intp)
         self.mean: Any = None
+        self.warm_up = self.ramp = -1  # no phases
+
+    def keep_start(self) -> None:
+        """Go on from a factorisation that is one already, instead of towards the targets."""
+        sums = self.samples.sums(self.state)
+        loss, codes, _ = self._look(self.state, sums, self.point)
+        self.outcome.best = Best(self.state, self.point, loss, np.sqrt(codes))
+        for update in self.constrained:
+            update.trust = 1.0
 
     def plan(self, iterations: int) -> int:
         """Divide the iterations into phases, and return where the last one begins."""

@@ -68,14 +68,18 @@ class DaskSamples:
             delayed(extrapolated)(new, old, momentum)
             for new, old in zip(updated, state.updated, strict=True)
         ]
-        values = self.value(State(updated, points))
-        total = _tree(
-            [delayed(_sums)(chunk, w) for chunk, w in zip(self.chunks, values, strict=True)]
-        )
+        total = self._total(State(updated, points))
         count = len(self.chunks)
         kept = scheduler.persist(*updated, *points, total)
         sums = kept[-1].compute()
         return State(list(kept[:count]), list(kept[count:-1])), Sums(*sums)
+
+    def sums(self, state: State) -> Sums:
+        return Sums(*self._total(state).compute())
+
+    def _total(self, state: State) -> Any:
+        pairs = zip(self.chunks, self.value(state), strict=True)
+        return _tree([delayed(_sums)(chunk, w) for chunk, w in pairs])
 
     def value(self, state: State) -> Any:
         return state.point if self.update.separable else state.updated

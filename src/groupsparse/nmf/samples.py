@@ -55,6 +55,9 @@ class Samples(Protocol):
     def advance(self, state: State, h: Any, momentum: float) -> tuple[State, Sums]:
         """Update W for the given H, extrapolate it, and sum up over all samples."""
 
+    def sums(self, state: State) -> Sums:
+        """The sums of a state as it is."""
+
     def value(self, state: State) -> Any:
         """The W that belongs to the sums ``advance`` returned."""
 
@@ -106,7 +109,7 @@ class LocalSamples:
         if len(self.blocks) == 1:
             updated = self.update(state.point, scores(self.x, h), gram)
             new = State(updated, extrapolated(updated, state.updated, momentum))
-            return new, Sums(patterns(self.x, self.value(new)), gram_of(self.value(new)))
+            return new, self.sums(new)
         return self._advance_in_blocks(state, h, gram, momentum)
 
     def _advance_in_blocks(
@@ -126,6 +129,11 @@ class LocalSamples:
             total += patterns(block, self.value(State(updated[:, rows], point[:, rows])))
         new = State(updated, point)
         return new, Sums(total, gram_of(self.value(new)))
+
+    def sums(self, state: State) -> Sums:
+        w = self.value(state)
+        parts = [patterns(block, w[:, rows]) for rows, block in self._read()]
+        return Sums(sum(parts[1:], start=parts[0]), gram_of(w))
 
     def value(self, state: State) -> Any:
         # An extrapolated W is as good as any, unless it has a target to meet.
