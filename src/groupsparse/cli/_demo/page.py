@@ -126,7 +126,7 @@ def figure_of(axes: Axes) -> Figure:
 
 
 def inline(text: str) -> str:
-    """Escaped text with `` `code` `` and ``**strong words**`` marked; no line begins with a unit."""
+    """Escaped text, `code` and **strong words** marked; no line begins with a unit."""
     text = re.sub(r" (%|kB\b)", "\N{NO-BREAK SPACE}\\1", text)
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
