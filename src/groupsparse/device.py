@@ -32,7 +32,7 @@ STATUSES = {
     15: Status.OUT_OF_RANGE,
 }
 # Columns of a group's state that the host reads; see ``kernels/triton_search.py``.
-MU, MODE, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 21, 22, 32
+MU, MODE, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 21, 22, 31
 SETTINGS = 8
 TOLERANCE = {False: 1e-7, True: 1e-12}  # by whether the sums run in float64
 SLACK = {False: 5e-7, True: 1e-11}
@@ -175,7 +175,7 @@ class Projector:
         self.report = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         self.state, self.results, self.values = self.report.split(sizes)
         self.settings = torch.zeros(self.groups, SETTINGS, dtype=torch.float64, device=device)
-        self.parts = torch.zeros(tables.parts, 6, dtype=torch.float64, device=device)
+        self.parts = torch.zeros(tables.parts, 5, dtype=torch.float64, device=device)
         self.raw = torch.zeros(segments, 6, dtype=torch.float64, device=device)
         real = torch.float64 if self.wide else torch.float32
         self.tops = torch.zeros(tables.slots, dtype=real, device=device)

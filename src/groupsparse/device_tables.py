@@ -21,13 +21,13 @@ Table = NDArray[np.int64]
 # Kinds of segments; the kernel has the same numbers. Tiles: vectors × entries.
 ROWS_16, ROWS_64, ROWS_256, ROWS_LONG, ROWS_LONGER, SPLIT, COLUMNS_16, COLUMNS = range(8)
 TILES = {
-    ROWS_16: (128, 16),
+    ROWS_16: (64, 16),
     ROWS_64: (32, 64),
     ROWS_256: (8, 256),
     ROWS_LONG: (8, 256),
     ROWS_LONGER: (2, 1024),
     SPLIT: (1, 2048),
-    COLUMNS_16: (128, 16),
+    COLUMNS_16: (64, 16),
     COLUMNS: (16, 128),
 }
 KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, COLUMNS)  # too long for a tile: two numbers wait per vector

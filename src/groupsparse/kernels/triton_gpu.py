@@ -29,24 +29,25 @@ from .triton_search import (
     next_step,
 )
 from .triton_sums import (
+    FLAW_BAD,
+    FLAW_ODD,
     LENGTH,
     LIMIT,
     TENSOR_FIELDS,
-    blended_length,
     segment_sums,
     segment_ties,
     split_sums,
     tied_gain,
 )
-from .triton_tiles import LEAST, MOST, finished_sums, growth_factor, power_of_two
+from .triton_tiles import LEAST, MOST, finished_sums, power_of_two
 from .triton_write import VALUE_FIELDS, segment_write, split_write
 
 # Kinds of segments, as (vectors of a tile, entries of a tile, whether single, whether columns).
 ROWS_16, ROWS_64, ROWS_256, ROWS_LONG, ROWS_LONGER, SPLIT, COLUMNS_16, COLUMNS = (
     tl.constexpr(i) for i in range(8)
 )
-TILES = {0: (128, 16), 1: (32, 64), 2: (8, 256), 3: (8, 256), 4: (2, 1024), 5: (1, 2048),
-         6: (128, 16), 7: (16, 128)}  # fmt: skip
+TILES = {0: (64, 16), 1: (32, 64), 2: (8, 256), 3: (8, 256), 4: (2, 1024), 5: (1, 2048),
+         6: (64, 16), 7: (16, 128)}  # fmt: skip
 SPLIT_STEP = tl.constexpr(2048)
 
 # Columns of the table of segments, and of that of split vectors.
@@ -57,7 +58,7 @@ SPLIT_STEP = tl.constexpr(2048)
     tl.constexpr(i) for i in range(8)
 )
 # What a segment leaves behind: sums of its vectors, or of its part of a split vector.
-(TOTAL, SLOPE, UPPER, BAD, STRANGE, LONGEST, PART_FIELDS) = (tl.constexpr(i) for i in range(7))
+(TOTAL, SLOPE, UPPER, FLAWS, LONGEST, PART_FIELDS) = (tl.constexpr(i) for i in range(6))
 (TOP, FACTOR, TIED_COUNT, FIRST_TIED, SPLIT_VALUES) = (tl.constexpr(i) for i in range(5))
 RAW_FIELDS = tl.constexpr(6)
 
@@ -78,54 +79,51 @@ def meet(counter):
 def _walk(table, kind, unit, end, mu, unscaled, tops, factors,
           KINDS: tl.constexpr, ALIGNED: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
     """The sums of a segment by its kind; only the kinds that occur are compiled."""
-    total, slope, upper = mu * 0.0, mu * 0.0, mu * 0.0
-    bad, strange = 0, 0
-    longest = mu * 0.0
+    total, slope, upper, flaws, longest = mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0
     if KINDS & 1:
         if kind == ROWS_16:
-            total, slope, upper, bad, strange, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 128, 16, True, False, False,
+            total, slope, upper, flaws, longest = segment_sums(
+                table, unit, end, mu, unscaled, tops, factors, 64, 16, True, False, False,
                 DTYPES, WIDE)
     if KINDS & 2:
         if kind == ROWS_64:
-            total, slope, upper, bad, strange, longest = segment_sums(
+            total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors, 32, 64, True, False,
                 (ALIGNED & 2) != 0, DTYPES, WIDE)
     if KINDS & 4:
         if kind == ROWS_256:
-            total, slope, upper, bad, strange, longest = segment_sums(
+            total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors, 8, 256, True, False,
                 (ALIGNED & 4) != 0, DTYPES, WIDE)
     if KINDS & 8:
         if kind == ROWS_LONG:
-            total, slope, upper, bad, strange, longest = segment_sums(
+            total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors, 8, 256, False, False,
                 (ALIGNED & 8) != 0, DTYPES, WIDE)
     if KINDS & 16:
         if kind == ROWS_LONGER:
-            total, slope, upper, bad, strange, longest = segment_sums(
+            total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors, 2, 1024, False, False,
                 (ALIGNED & 16) != 0, DTYPES, WIDE)
     if KINDS & 64:
         if kind == COLUMNS_16:
-            total, slope, upper, bad, strange, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 128, 16, True, True, False,
+            total, slope, upper, flaws, longest = segment_sums(
+                table, unit, end, mu, unscaled, tops, factors, 64, 16, True, True, False,
                 DTYPES, WIDE)
     if KINDS & 128:
         if kind == COLUMNS:
-            total, slope, upper, bad, strange, longest = segment_sums(
+            total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors, 16, 128, False, True, False,
                 DTYPES, WIDE)
-    return total, slope, upper, bad, strange, longest
+    return total, slope, upper, flaws, longest
 
 
 @triton.jit
-def _store_part(part, total, slope, upper, bad, strange, longest):
+def _store_part(part, total, slope, upper, flaws, longest):
     tl.store(part + TOTAL, total)
     tl.store(part + SLOPE, slope)
     tl.store(part + UPPER, upper)
-    tl.store(part + BAD, 1.0 * bad)
-    tl.store(part + STRANGE, 1.0 * strange)
+    tl.store(part + FLAWS, flaws)
     tl.store(part + LONGEST, longest)
 
 
@@ -163,7 +161,7 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
             alpha = tl.load(row + ALPHA, volatile=True)
             if (KINDS & 192 != 0) and (kind >= COLUMNS_16):
                 if kind == COLUMNS_16:
-                    gain = segment_ties(table, unit, end, low, high, alpha, 128, 16, True,
+                    gain = segment_ties(table, unit, end, low, high, alpha, 64, 16, True,
                                         DTYPES, WIDE)
                 else:
                     gain = segment_ties(table, unit, end, low, high, alpha, 16, 128, True,
@@ -171,11 +169,11 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
             else:
                 gain = segment_ties(table, unit, end, low, high, alpha, 16, 128, False,
                                     DTYPES, WIDE)
-            _store_part(part, gain, 0.0, 0.0, 0, 0, 0.0)
+            _store_part(part, gain, 0.0, 0.0, 0.0, 0.0)
         else:
-            total, slope, upper, bad, strange, longest = _walk(
+            total, slope, upper, flaws, longest = _walk(
                 table, kind, unit, end, mu, unscaled, tops, factors, KINDS, ALIGNED, DTYPES, WIDE)
-            _store_part(part, total, slope, upper, bad, strange, longest)
+            _store_part(part, total, slope, upper, flaws, longest)
 
 
 @triton.jit
@@ -208,11 +206,12 @@ def _join(split, value, tensors, state, parts, raw, WIDE: tl.constexpr, BLOCK: t
             where = tl.minimum(where, tl.min(found, 0))
         rows = tl.full([1], 1, tl.int1)
         one = tl.full([1], 1.0, tl.float64)
-        scale = one
+        scale, back = one, one
         unscaled = mode <= FIRST
         if not unscaled:
             old = tl.load(value + TOP, volatile=True) * one
-            scale = power_of_two(old if WIDE else old.to(tl.float32), WIDE).to(tl.float64)
+            scale, back = power_of_two(old, True) if WIDE else power_of_two(old.to(tl.float32), False)
+            scale, back = scale.to(tl.float64), back.to(tl.float64)
         ratio = one
         if mode == SAMPLE:
             ratio = one * length / tl.load(split + V_SAMPLED).to(tl.float64)
@@ -222,18 +221,18 @@ def _join(split, value, tensors, state, parts, raw, WIDE: tl.constexpr, BLOCK: t
             low, high = tl.load(row + TIE_LOW), tl.load(row + TIE_HIGH)
             alpha = tl.load(row + ALPHA, volatile=True)
             gain = tied_gain(m * one, top * one, low, high, alpha, beta, rows)
-            _store_part(part, tl.sum(gain, 0), 0.0, 0.0, 0, 0, 0.0)
+            _store_part(part, tl.sum(gain, 0), 0.0, 0.0, 0.0, 0.0)
         else:
-            total, slope = finished_sums(s_, q_, n_, beta, scale, rows)
             t = mu * beta * scale
-            factor = growth_factor(t, s_, q_)
-            longest = tl.sum((top * one - t / scale) * factor, 0) * limit
+            term, steeper, factor = finished_sums(s_, q_, n_, t, True)
+            total, slope = beta * term, beta * beta * steeper * scale
+            longest = tl.sum((top * one - t * back) * factor, 0) * limit
             odd = (top > 0.0) & ((top < LEAST) | (top > MOST))
             # A corner must know its largest entry before it can say where it is.
             corner = (tl.sum(factor, 0) == 0.0) & (mode == FIRST)
-            strange = (odd & unscaled) | corner
-            _store_part(part, tl.sum(total, 0), tl.sum(slope, 0), top / beta, bad,
-                        strange.to(tl.int32), longest)
+            flaws = tl.where((odd & unscaled) | corner, FLAW_ODD, 0.0)
+            flaws = tl.where(bad > 0, FLAW_BAD, flaws).to(tl.float64)
+            _store_part(part, tl.sum(total, 0), tl.sum(slope, 0), top / beta, flaws, longest)
             tl.store(value + FACTOR, tl.sum(factor, 0))
         tl.store(value + TOP, top)
         tl.store(value + TIED_COUNT, m)
@@ -248,8 +247,7 @@ def _step_group(row, first, end, parts, WIDE: tl.constexpr, BLOCK: tl.constexpr)
         total = tl.zeros([BLOCK], tl.float64)
         slope = tl.zeros([BLOCK], tl.float64)
         upper = tl.zeros([BLOCK], tl.float64)
-        bad = tl.zeros([BLOCK], tl.float64)
-        strange = tl.zeros([BLOCK], tl.float64)
+        flaws = tl.zeros([BLOCK], tl.float64)
         longest = tl.zeros([BLOCK], tl.float64)
         for k in range(first, end, BLOCK):
             at = k + tl.arange(0, BLOCK)
@@ -258,18 +256,18 @@ def _step_group(row, first, end, parts, WIDE: tl.constexpr, BLOCK: tl.constexpr)
             total += tl.load(part + TOTAL, mask=mask, other=0.0, volatile=True)
             slope += tl.load(part + SLOPE, mask=mask, other=0.0, volatile=True)
             upper = tl.maximum(upper, tl.load(part + UPPER, mask=mask, other=0.0, volatile=True))
-            bad += tl.load(part + BAD, mask=mask, other=0.0, volatile=True)
-            strange += tl.load(part + STRANGE, mask=mask, other=0.0, volatile=True)
+            flaws = tl.maximum(flaws, tl.load(part + FLAWS, mask=mask, other=0.0, volatile=True))
             more = tl.load(part + LONGEST, mask=mask, other=0.0, volatile=True)
             longest = tl.maximum(longest, more)
-        next_step(row, tl.sum(total, 0), tl.sum(slope, 0), tl.max(upper, 0), tl.sum(bad, 0),
-                  tl.sum(strange, 0), tl.max(longest, 0), WIDE)
+        next_step(row, tl.sum(total, 0), tl.sum(slope, 0), tl.max(upper, 0), tl.max(flaws, 0),
+                  tl.max(longest, 0), WIDE)
+        tl.debug_barrier()  # one thread wrote the mode, all read it
         if tl.load(row + MODE) >= DONE:
             ended = 1
     return ended
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_groups", "n_splits"])
 def solve_groups(tensors, segments, programs, groups, splits, settings, state, parts, raw, values,
                  tops, factors, counters, n_groups, n_splits,
                  KINDS: tl.constexpr, ALIGNED: tl.constexpr, DTYPES: tl.constexpr,
@@ -287,7 +285,7 @@ def solve_groups(tensors, segments, programs, groups, splits, settings, state, p
         tl.store(counters + 1, n_groups)
     meet(counters)
     first, last = tl.load(programs + pid), tl.load(programs + pid + 1)
-    running = n_groups
+    running = n_groups.to(tl.int64)
     while running > 0:
         for index in range(first, last):
             _pass_over(segments + index * SEGMENT_FIELDS, index, tensors, state, parts, raw,
@@ -335,7 +333,7 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
         if KINDS & 1:
             if kind == ROWS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              128, 16, True, False, False, DTYPES, WIDE, IN_PLACE)
+                              64, 16, True, False, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 2:
             if kind == ROWS_64:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
@@ -355,7 +353,7 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
         if KINDS & 64:
             if kind == COLUMNS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              128, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
+                              64, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 128:
             if kind == COLUMNS:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,

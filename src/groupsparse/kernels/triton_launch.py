@@ -11,8 +11,9 @@ import triton
 
 from .triton_gpu import solve_groups, write_groups
 
-WARPS = 4
-PER_UNIT = 4  # programs on one multiprocessor, if their registers leave room
+WARPS = int(os.environ.get('GS_WARPS','4'))
+REGISTERS = int(os.environ.get('GS_REGS','128'))
+PER_UNIT = int(os.environ.get('GS_PER','4'))  # programs on one multiprocessor, if their registers leave room
 BLOCK = 256
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -37,7 +38,9 @@ def run(plan: Any) -> None:
     constants = {
         "KINDS": tables.kinds, "ALIGNED": tables.aligned, "DTYPES": plan.dtypes, "WIDE": plan.wide,
     }  # fmt: skip
-    options: dict[str, Any] = {} if INTERPRETED else {"num_warps": WARPS}
+    options: dict[str, Any] = (
+        {} if INTERPRETED else {"num_warps": WARPS, "maxnreg": 255 if plan.wide else REGISTERS}
+    )
     cooperative = {} if INTERPRETED else {"launch_cooperative_grid": True}
     solve_groups[grid](
         tensors, segments, programs, groups, splits, plan.settings, plan.state, plan.parts,

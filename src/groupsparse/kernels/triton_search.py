@@ -10,12 +10,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .triton_sums import FLAW_BAD
+
 # Columns of a group's state. The first ones are the settings of the call.
 (MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, ONE_HOT,
  ABOVE, ABOVE_TOTAL, ABOVE_SLOPE, BELOW, BELOW_TOTAL, BELOW_SLOPE, LAST, LAST_TOTAL, LAST_SLOPE,
  BEST, BEST_TOTAL, SLOW, ITERATIONS, PASSES, UPPER, PENDING,
- ALPHA, ALPHA_LOW, ALPHA_HIGH, TIE_LOW, TIE_HIGH, HIGH_TOTAL, RESIDUAL, STATE_FIELDS) = (
-    tl.constexpr(i) for i in range(33)
+ ALPHA, ALPHA_LOW, ALPHA_HIGH, TIE_LOW, TIE_HIGH, HIGH_TOTAL, STATE_FIELDS) = (
+    tl.constexpr(i) for i in range(32)
 )
 # What a group's next pass is for.
 SAMPLE, FIRST, FULL, FINAL, HIGH, TIES = (tl.constexpr(i) for i in range(6))
@@ -90,14 +92,14 @@ def _finish(state, mu, evaluated, status, longest):
 
 
 @triton.jit
-def next_step(state, total, slope, upper, bad, strange, longest, WIDE: tl.constexpr):
+def next_step(state, total, slope, upper, flaws, longest, WIDE: tl.constexpr):
     """Take the sums of a pass, and say what the next one is for."""
     mode = tl.load(state + MODE)
     mu = tl.load(state + MU)
     tl.store(state + PASSES, tl.load(state + PASSES) + 1.0)
     if mode == SAMPLE:
-        _after_sample(state, mu, total, slope, bad, strange)
-    elif bad > 0.0:
+        _after_sample(state, mu, total, slope, flaws)
+    elif flaws >= FLAW_BAD:
         tl.store(state + MODE, 1.0 * NOT_FINITE)
     elif mode == TIES:
         _after_ties(state, mu, total, WIDE)
@@ -107,7 +109,7 @@ def next_step(state, total, slope, upper, bad, strange, longest, WIDE: tl.conste
         tl.store(state + HIGH_TOTAL, total)
         tl.store(state + ALPHA, 0.0)
         tl.store(state + MODE, 1.0 * TIES)
-    elif (mode == FIRST) & (strange > 0.0):
+    elif (mode == FIRST) & (flaws > 0.0):
         tl.store(state + MODE, 1.0 * FULL)
     else:
         # A margin beyond the rounding of thresholds: nothing is left at the upper end.
@@ -117,11 +119,11 @@ def next_step(state, total, slope, upper, bad, strange, longest, WIDE: tl.conste
 
 
 @triton.jit
-def _after_sample(state, mu, total, slope, bad, strange):
+def _after_sample(state, mu, total, slope, flaws):
     level = tl.load(state + SAMPLE_LEVEL)
     steps = tl.load(state + ITERATIONS) + 1.0
     tl.store(state + ITERATIONS, steps)
-    usable = (bad == 0.0) & (strange == 0.0)
+    usable = flaws == 0.0
     found = tl.where(usable, _newton(mu, total, slope, level), -1.0)
     near = tl.abs(total - level) <= 1e-3 * tl.load(state + SAMPLE_COUNT)
     ended = ~usable | near | (steps >= 8.0) | ~(found > 0.0)

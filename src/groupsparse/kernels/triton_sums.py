@@ -10,23 +10,25 @@ import triton
 import triton.language as tl
 
 from .triton_tiles import (
+    BEYOND,
+    BEYOND_TWO,
     LEAST,
     MOST,
-    NOWHERE,
     finished_sums,
-    growth_factor,
+    folded,
+    folded_max,
     load_values,
     power_of_two,
     propagating_max,
     split_threshold,
-    split_unscaled,
 )
 
 # Columns of the table of tensors.
 ADDRESS, OUT, LENGTH, STRIDE, STEP, INNER, ITEM, DTYPE, SLOT, LIMIT, TENSOR_FIELDS = (
     tl.constexpr(i) for i in range(11)
 )
-# Kinds of segments: see the table KINDS in ``triton_gpu``.
+# What is wrong with some vector: its unscaled sums cannot be trusted; it is not finite.
+FLAW_ODD, FLAW_BAD = tl.constexpr(1.0), tl.constexpr(2.0)
 
 
 @triton.jit
@@ -53,8 +55,6 @@ def tile_place(u, first, end, table, OUTPUT: tl.constexpr, R: tl.constexpr, COLU
         offsets = r * stride
         rows = u + r < end
         slots = slot + u + r
-    if ALIGNED:
-        address = tl.multiple_of(address, 16)
     return address, offsets, rows, slots
 
 
@@ -64,31 +64,30 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
                  ALIGNED: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
     """Sums over a segment of whole vectors: total, slope, and what the search must know."""
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
-    length = tl.load(table + LENGTH)
+    FOLD: tl.constexpr = 4 if ALIGNED else 1
+    length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
     limit = tl.load(table + LIMIT).to(tl.float64, bitcast=True)
     step = tl.load(table + STEP)
     if ALIGNED:
         length = tl.multiple_of(length, 8)
-    beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
-    total = tl.zeros([R], tl.float64)
-    slope = tl.zeros([R], tl.float64)
-    upper = tl.zeros([R], tl.float64)
-    bad = tl.zeros([R], tl.int32)
-    strange = tl.zeros([R], tl.int32)
-    longest = tl.zeros([R], tl.float64)
+    gap = tl.sqrt(length.to(tl.float64)) - 1.0
+    beta = 1.0 / gap
+    rate = mu * beta
+    # Between tiles only numbers wait: rows of float64 numbers would take up the registers.
+    total, slope, upper, flaws, longest = mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0
     cols = tl.arange(0, C)
     for u in range(first, end, 1 if COLUMNS else R):
         address, offsets, rows, slots = tile_place(u, first, end, table, False, R, COLUMNS, ALIGNED)
+        odd = tl.zeros([R], tl.int1)
         if SINGLE:
             along = cols * step if COLUMNS else cols
             mask = rows[:, None] & (cols < length)[None, :]
             at = offsets[:, None] + along[None, :]
-            c = tl.abs(load_values(address, at, mask, dtype, DTYPES, WIDE))
+            c = tl.abs(load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE))
             top = tl.reduce(c, 1, propagating_max)
-            scale = power_of_two(top, WIDE)
-            t = mu * beta * scale.to(tl.float64)
-            high, low = split_threshold(t, WIDE)
+            scale, back = power_of_two(top, WIDE)
+            high, low = split_threshold(rate * scale.to(tl.float64), BEYOND_TWO, WIDE)
             d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
             s = tl.sum(d, 1)
             q = tl.sum(d * d, 1)
@@ -96,47 +95,65 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
         else:
             if unscaled != 0:
                 scale = tl.full([R], 1.0, FLOAT)
-                t = mu * beta * scale.to(tl.float64)
-                high, low = split_unscaled(t, WIDE)
+                back = scale
+                high, low = split_threshold(rate * scale.to(tl.float64), BEYOND, WIDE)
             else:
-                scale = power_of_two(tl.load(tops + slots, mask=rows, other=0.0), WIDE)
-                t = mu * beta * scale.to(tl.float64)
-                high, low = split_threshold(t, WIDE)
-            s_ = tl.zeros([R, C], FLOAT)
-            q_ = tl.zeros([R, C], FLOAT)
-            n_ = tl.zeros([R, C], FLOAT)
-            top_ = tl.zeros([R, C], FLOAT)
+                scale, back = power_of_two(tl.load(tops + slots, mask=rows, other=0.0), WIDE)
+                high, low = split_threshold(rate * scale.to(tl.float64), BEYOND_TWO, WIDE)
+            s_ = tl.zeros([R, C // FOLD], FLOAT)
+            q_ = tl.zeros([R, C // FOLD], FLOAT)
+            n_ = tl.zeros([R, C // FOLD], FLOAT)
+            top_ = tl.zeros([R, C // FOLD], FLOAT)
             for k in range(0, length, C):
                 entry = k + cols
                 along = entry * step if COLUMNS else entry
                 mask = rows[:, None] & (entry < length)[None, :]
                 at = offsets[:, None] + along[None, :]
-                c = tl.abs(load_values(address, at, mask, dtype, DTYPES, WIDE))
-                top_ = propagating_max(top_, c)
+                c = tl.abs(load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE))
+                top_ = propagating_max(top_, folded_max(c, R, C, FOLD))
                 d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
-                s_ += d
-                q_ += d * d
-                n_ += tl.where(d > 0.0, 1.0, 0.0)
+                s_ += folded(d, R, C, FOLD)
+                q_ += folded(d * d, R, C, FOLD)
+                n_ += folded(tl.where(d > 0.0, 1.0, 0.0), R, C, FOLD)
             top = tl.reduce(top_, 1, propagating_max)
             s, q, n = tl.sum(s_, 1), tl.sum(q_, 1), tl.sum(n_, 1)
             tl.store(tops + slots, top, mask=rows)
-            tl.store(factors + slots, growth_factor(t, s, q).to(FLOAT), mask=rows)
             if unscaled != 0:
                 odd = (top > 0.0) & ((top < LEAST) | (top > MOST))
-                strange += tl.where(rows & odd, 1, 0)
-        more, steeper = finished_sums(s, q, n, beta, scale, rows)
-        total += more
-        slope += steeper
-        bad += tl.where(rows & ~(top < float("inf")), 1, 0)
-        wide = top.to(tl.float64)
-        upper = tl.maximum(upper, tl.where(rows, wide / beta, 0.0))
+        term, steeper, factor = finished_sums(s, q, n, high, WIDE)
+        if not SINGLE:
+            tl.store(factors + slots, factor, mask=rows)
+        bad = rows & ~(top < float("inf"))
         # The largest entry of the answer, in units of the largest number of the tensor's type.
-        grown = (wide - t / scale.to(tl.float64)) * growth_factor(t, s, q) * limit
-        longest = tl.maximum(longest, tl.where(rows, grown, 0.0))
-    return (
-        tl.sum(total, 0), tl.sum(slope, 0), tl.max(upper, 0), tl.sum(bad, 0), tl.sum(strange, 0),
-        tl.max(longest, 0),
-    )
+        grown = ((top * scale - high) * factor).to(tl.float64) * (back.to(tl.float64) * limit)
+        flaw = tl.where(bad, FLAW_BAD, tl.where(rows & odd, FLAW_ODD, 0.0))
+        found = (
+            tl.where(rows, term, 0.0).to(tl.float64),
+            tl.where(rows, steeper, 0.0).to(tl.float64) * scale.to(tl.float64),
+            tl.where(rows, top, 0.0), flaw, tl.where(rows, grown, 0.0),
+        )
+        sums = tl.reduce(found, 0, _gather)
+        total += sums[0]
+        slope += sums[1]
+        upper = tl.maximum(upper, sums[2].to(tl.float64))
+        flaws = tl.maximum(flaws, sums[3].to(tl.float64))
+        longest = tl.maximum(longest, sums[4])
+    return total * beta, slope * beta * beta, upper * gap, flaws, longest
+
+
+@triton.jit
+def _gather(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, tl.maximum(a2, b2), tl.maximum(a3, b3), tl.maximum(a4, b4)
+
+
+@triton.jit
+def flat(x):
+    return tl.reshape(x, [x.numel])
+
+
+@triton.jit
+def whole(x):
+    return tl.sum(flat(x).to(tl.float64), 0)
 
 
 @triton.jit
@@ -144,44 +161,46 @@ def split_sums(table, vector, first, end, mu, unscaled, top, C: tl.constexpr,
                ALIGNED: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
     """Sums over steps ``first`` to ``end`` of one vector; its largest entry is known as ``top``."""
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
-    length = tl.load(table + LENGTH)
+    length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
     item = tl.load(table + ITEM)
+    FOLD: tl.constexpr = 4 if ALIGNED else 1
     if ALIGNED:
         length = tl.multiple_of(length, 8)
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
     one = tl.full([1], 1.0, FLOAT)
-    scale = one
-    high, low = split_unscaled(mu * beta * one.to(tl.float64), WIDE)
+    scale, back = one, one
+    high, low = split_threshold(mu * beta * one.to(tl.float64), BEYOND, WIDE)
     if unscaled == 0:
-        scale = power_of_two(one * top.to(FLOAT), WIDE)
-        high, low = split_threshold(mu * beta * scale.to(tl.float64), WIDE)
+        scale, back = power_of_two(one * top.to(FLOAT), WIDE)
+        high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
+    # Nothing is left of it, or nearly: where the largest entries are is needed.
+    corner = (mu * beta >= 0.999 * top).to(tl.int32)
     tied = one * top.to(FLOAT) * (1.0 - 4.44e-16 if WIDE else 1.0)
     cols = tl.arange(0, C)
-    s_ = tl.zeros([C], FLOAT)
-    q_ = tl.zeros([C], FLOAT)
-    n_ = tl.zeros([C], FLOAT)
-    m_ = tl.zeros([C], FLOAT)
-    top_ = tl.zeros([C], FLOAT)
-    where_ = tl.full([C], NOWHERE, tl.int64)
+    s_ = tl.zeros([1, C // FOLD], FLOAT)
+    q_ = tl.zeros([1, C // FOLD], FLOAT)
+    n_ = tl.zeros([1, C // FOLD], FLOAT)
+    m_ = tl.zeros([1, C // FOLD], FLOAT)
+    top_ = tl.zeros([1, C // FOLD], FLOAT)
+    where = tl.load(table + LENGTH)
     address = tl.load(table + ADDRESS) + vector * tl.load(table + STRIDE) * item
     for k in range(first, end):
         place = address + k * C * item
-        if ALIGNED:
-            place = tl.multiple_of(place, 16)
         mask = k * C + cols < length
-        c = tl.abs(load_values(place, cols, mask, dtype, DTYPES, WIDE))
-        top_ = propagating_max(top_, c)
+        c = tl.abs(load_values(place, cols, mask, dtype, ALIGNED, DTYPES, WIDE))
+        top_ = propagating_max(top_, folded_max(c, 1, C, FOLD))
         d = tl.maximum(c * scale - high - low, 0.0)
-        s_ += d
-        q_ += d * d
-        n_ += tl.where(d > 0.0, 1.0, 0.0)
-        largest = (c >= tied) & mask
-        m_ += tl.where(largest, 1.0, 0.0)
-        where_ = tl.minimum(where_, tl.where(largest, k * C + cols.to(tl.int64), NOWHERE))
+        s_ += folded(d, 1, C, FOLD)
+        q_ += folded(d * d, 1, C, FOLD)
+        n_ += folded(tl.where(d > 0.0, 1.0, 0.0), 1, C, FOLD)
+        if corner != 0:
+            largest = (c >= tied) & mask
+            m_ += folded(tl.where(largest, 1.0, 0.0), 1, C, FOLD)
+            where = tl.minimum(where, k * C + tl.min(tl.where(largest, cols, 1 << 30), 0))
     return (
-        tl.sum(s_.to(tl.float64), 0), tl.sum(q_.to(tl.float64), 0), tl.sum(n_.to(tl.float64), 0),
-        tl.reduce(top_, 0, propagating_max), tl.sum(m_, 0), tl.min(where_, 0),
+        whole(s_), whole(q_), whole(n_), tl.reduce(flat(top_), 0, propagating_max), whole(m_),
+        where,
     )
 
 
@@ -212,20 +231,20 @@ def count_ties(address, offsets, rows, length, step, dtype,
     for k in range(0, length, C):
         mask = rows[:, None] & (k + cols < length)[None, :]
         at = offsets[:, None] + ((k + cols) * step)[None, :]
-        c = tl.abs(load_values(address, at, mask, dtype, DTYPES, WIDE))
+        c = tl.abs(load_values(address, at, mask, dtype, False, DTYPES, WIDE))
         top_ = tl.maximum(top_, c)
     top = tl.max(top_, 1)
     tied = top * (1.0 - 4.44e-16 if WIDE else 1.0)
     m_ = tl.zeros([R, C], FLOAT)
-    where_ = tl.full([R, C], NOWHERE, tl.int64)
+    where_ = tl.full([R, C], 1 << 30, tl.int32)
     for k in range(0, length, C):
         mask = rows[:, None] & (k + cols < length)[None, :]
         at = offsets[:, None] + ((k + cols) * step)[None, :]
-        c = tl.abs(load_values(address, at, mask, dtype, DTYPES, WIDE))
+        c = tl.abs(load_values(address, at, mask, dtype, False, DTYPES, WIDE))
         largest = (c >= tied[:, None]) & mask
         m_ += tl.where(largest, 1.0, 0.0)
-        entry = (k + cols).to(tl.int64)[None, :] + tl.zeros([R, C], tl.int64)
-        where_ = tl.minimum(where_, tl.where(largest, entry, NOWHERE))
+        entry = (k + cols)[None, :] + tl.zeros([R, C], tl.int32)
+        where_ = tl.minimum(where_, tl.where(largest, entry, 1 << 30))
     return top, tl.sum(m_, 1), tl.min(where_, 1)
 
 
@@ -233,13 +252,13 @@ def count_ties(address, offsets, rows, length, step, dtype,
 def segment_ties(table, first, end, low_mu, high_mu, alpha, R: tl.constexpr, C: tl.constexpr,
                  COLUMNS: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
     """The gain of all tied vectors of a segment at blend ``alpha``. Rare, so simple."""
-    length = tl.load(table + LENGTH)
+    length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
     step = tl.load(table + STEP)
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
-    gain = tl.zeros([R], tl.float64)
+    gain = low_mu * 0.0
     for u in range(first, end, 1 if COLUMNS else R):
         address, offsets, rows, _ = tile_place(u, first, end, table, False, R, COLUMNS, False)
         top, m, _ = count_ties(address, offsets, rows, length, step, dtype, R, C, DTYPES, WIDE)
-        gain += tied_gain(m, top, low_mu, high_mu, alpha, beta, rows)
-    return tl.sum(gain, 0)
+        gain += tl.sum(tied_gain(m, top, low_mu, high_mu, alpha, beta, rows), 0)
+    return gain

@@ -18,94 +18,97 @@ import triton.language as tl
 FLOAT32, BFLOAT16, FLOAT16, FLOAT64 = (tl.constexpr(1 << i) for i in range(4))
 # Unscaled sums (the first pass over a long vector) can be trusted between these.
 LEAST, MOST = tl.constexpr(1e-12), tl.constexpr(1e12)
-NOWHERE = tl.constexpr(1 << 62)
+# No threshold matters from here on: in a vector's own scale, and in that of its largest entry.
+BEYOND, BEYOND_TWO = tl.constexpr(1e30), tl.constexpr(4.0)
 
 
 @triton.jit
-def load_values(address, offsets, mask, dtype, DTYPES: tl.constexpr, WIDE: tl.constexpr):
+def typed(address, dtype: tl.constexpr, ALIGNED: tl.constexpr):
+    """A pointer from an address; only with the hint are loads and stores 16 bytes wide."""
+    pointer = address.to(tl.pointer_type(dtype))
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)
+    return pointer
+
+
+@triton.jit
+def load_values(address, offsets, mask, dtype, ALIGNED: tl.constexpr, DTYPES: tl.constexpr,
+                WIDE: tl.constexpr):
     """Load entries of whatever type the tensor has; a set of one type needs no branch."""
+    REAL: tl.constexpr = tl.float64 if WIDE else tl.float32
     if DTYPES == FLOAT32:
-        x = tl.load(address.to(tl.pointer_type(tl.float32)) + offsets, mask=mask, other=0.0)
+        x = tl.load(typed(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
     elif DTYPES == BFLOAT16:
-        x = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + offsets, mask=mask, other=0.0)
+        x = tl.load(typed(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
     elif DTYPES == FLOAT16:
-        x = tl.load(address.to(tl.pointer_type(tl.float16)) + offsets, mask=mask, other=0.0)
+        x = tl.load(typed(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
     elif DTYPES == FLOAT64:
-        x = tl.load(address.to(tl.pointer_type(tl.float64)) + offsets, mask=mask, other=0.0)
+        x = tl.load(typed(address, tl.float64, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
     else:
-        x = tl.zeros(offsets.shape, tl.float64 if WIDE else tl.float32)
+        x = tl.zeros(offsets.shape, REAL)
         if dtype == FLOAT32:
-            at32 = address.to(tl.pointer_type(tl.float32)) + offsets
-            x = tl.load(at32, mask=mask, other=0.0).to(x.dtype)
+            x = tl.load(typed(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
         elif dtype == BFLOAT16:
-            at16 = address.to(tl.pointer_type(tl.bfloat16)) + offsets
-            x = tl.load(at16, mask=mask, other=0.0).to(x.dtype)
+            x = tl.load(typed(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
         elif dtype == FLOAT16:
-            half = address.to(tl.pointer_type(tl.float16)) + offsets
-            x = tl.load(half, mask=mask, other=0.0).to(x.dtype)
+            x = tl.load(typed(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
         else:
-            at64 = address.to(tl.pointer_type(tl.float64)) + offsets
-            x = tl.load(at64, mask=mask, other=0.0).to(x.dtype)
-    return x.to(tl.float64 if WIDE else tl.float32)
+            x = tl.load(typed(address, tl.float64, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+    return x
 
 
 @triton.jit
-def store_values(address, offsets, x, mask, dtype, DTYPES: tl.constexpr):
+def store_values(address, offsets, x, mask, dtype, ALIGNED: tl.constexpr, DTYPES: tl.constexpr):
     """Store entries and return them as they were rounded."""
     rounded = x
-    if dtype == FLOAT32:
-        if FLOAT32 & DTYPES:
-            rounded = x.to(tl.float32).to(x.dtype)
-            tl.store(address.to(tl.pointer_type(tl.float32)) + offsets, x.to(tl.float32), mask=mask)
-    elif dtype == BFLOAT16:
-        if BFLOAT16 & DTYPES:
-            y = x.to(tl.float32).to(tl.bfloat16)
-            rounded = y.to(tl.float32).to(x.dtype)
-            tl.store(address.to(tl.pointer_type(tl.bfloat16)) + offsets, y, mask=mask)
-    elif dtype == FLOAT16:
-        if FLOAT16 & DTYPES:
-            z = x.to(tl.float32).to(tl.float16)
-            rounded = z.to(tl.float32).to(x.dtype)
-            tl.store(address.to(tl.pointer_type(tl.float16)) + offsets, z, mask=mask)
-    else:
-        if FLOAT64 & DTYPES:
-            tl.store(address.to(tl.pointer_type(tl.float64)) + offsets, x.to(tl.float64), mask=mask)
+    if FLOAT32 & DTYPES:
+        if dtype == FLOAT32:
+            single = x.to(tl.float32)
+            tl.store(typed(address, tl.float32, ALIGNED) + offsets, single, mask=mask)
+            rounded = single.to(x.dtype)
+    if BFLOAT16 & DTYPES:
+        if dtype == BFLOAT16:
+            brain = x.to(tl.float32).to(tl.bfloat16)
+            tl.store(typed(address, tl.bfloat16, ALIGNED) + offsets, brain, mask=mask)
+            rounded = brain.to(x.dtype)
+    if FLOAT16 & DTYPES:
+        if dtype == FLOAT16:
+            half = x.to(tl.float32).to(tl.float16)
+            tl.store(typed(address, tl.float16, ALIGNED) + offsets, half, mask=mask)
+            rounded = half.to(x.dtype)
+    if FLOAT64 & DTYPES:
+        if dtype == FLOAT64:
+            tl.store(typed(address, tl.float64, ALIGNED) + offsets, x.to(tl.float64), mask=mask)
     return rounded
 
 
 @triton.jit
 def power_of_two(top, WIDE: tl.constexpr):
-    """The power of two that brings ``top`` to between 1 and 2; 1 for zeros and non-finite ones."""
+    """The power of two that brings ``top`` to between 1 and 2, and its inverse; 1 for zeros."""
+    usual = (top > 0.0) & (top < float("inf"))
     if WIDE:
         exponent = (top.to(tl.int64, bitcast=True) >> 52) & 0x7FF
-        exponent = tl.minimum(tl.maximum(exponent, 24), 2020)
+        exponent = tl.where(usual, tl.minimum(tl.maximum(exponent, 24), 2022), 1023)
         scale = ((2046 - exponent) << 52).to(tl.float64, bitcast=True)
+        back = (exponent << 52).to(tl.float64, bitcast=True)
     else:
         exponent = (top.to(tl.int32, bitcast=True) >> 23) & 0xFF
-        exponent = tl.minimum(tl.maximum(exponent, 2), 252)
+        exponent = tl.where(usual, tl.minimum(tl.maximum(exponent, 2), 252), 127)
         scale = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
-    usual = (top > 0.0) & (top < float("inf"))
-    return tl.where(usual, scale, tl.full(top.shape, 1.0, top.dtype))
+        back = (exponent << 23).to(tl.float32, bitcast=True)
+    return scale, back
 
 
 @triton.jit
-def split_threshold(t, WIDE: tl.constexpr):
-    """A float64 threshold as (high, low) in the working type; beyond 4 nothing is left anyway."""
-    t = tl.minimum(t, 4.0)
+def split_threshold(t, limit: tl.constexpr, WIDE: tl.constexpr):
+    """A float64 threshold as (high, low) in the working type; nothing is left from ``limit`` on."""
+    t = tl.minimum(t, limit)
     if WIDE:
-        return t, t - t
-    high = t.to(tl.float32)
-    return high, (t - high.to(tl.float64)).to(tl.float32)
-
-
-@triton.jit
-def split_unscaled(t, WIDE: tl.constexpr):
-    """The same for vectors in their own scale."""
-    if WIDE:
-        return t, t - t
-    t = tl.minimum(t, 1e30)
-    high = t.to(tl.float32)
-    return high, (t - high.to(tl.float64)).to(tl.float32)
+        high, low = t, t - t
+    else:
+        high = t.to(tl.float32)
+        low = (t - high.to(tl.float64)).to(tl.float32)
+    return high, low
 
 
 @triton.jit
@@ -115,20 +118,42 @@ def propagating_max(a, b):
 
 
 @triton.jit
-def finished_sums(s, q, n, beta, scale, rows):
-    """Term and slope of vectors from their three sums: float64, in units of the multiplier."""
-    s, q, n = s.to(tl.float64), q.to(tl.float64), n.to(tl.float64)
-    live = q > 0.0
-    inverse = 1.0 / tl.sqrt(tl.where(live, q, 1.0))
-    term = tl.where(live, s * inverse, 1.0)
-    slope = tl.where(live, (term * term - n) * inverse, 0.0)
-    wide = scale.to(tl.float64)
-    return tl.where(rows, beta * term, 0.0), tl.where(rows, beta * beta * slope * wide, 0.0)
+def folded(x, R: tl.constexpr, C: tl.constexpr, FOLD: tl.constexpr):
+    """Sums of FOLD neighbours, which one thread holds: fewer registers wait between steps."""
+    if FOLD > 1:
+        x = tl.sum(tl.reshape(x, [R, C // FOLD, FOLD]), 2)
+    return x
 
 
 @triton.jit
-def growth_factor(t, s, q):
-    """z = factor · [|c| − t]₊; 0 marks a vector of which nothing is left: a corner."""
-    s, q = s.to(tl.float64), q.to(tl.float64)
+def folded_max(x, R: tl.constexpr, C: tl.constexpr, FOLD: tl.constexpr):
+    """The same for maxima."""
+    if FOLD > 1:
+        x = tl.reduce(tl.reshape(x, [R, C // FOLD, FOLD]), 2, propagating_max)
+    return x
+
+
+@triton.jit
+def inverse_root(q, WIDE: tl.constexpr):
+    """1/√q, and 0 where q is 0."""
     live = q > 0.0
-    return tl.where(live, 1.0 + t * s / tl.where(live, q, 1.0), 0.0)
+    safe = tl.where(live, q, 1.0)
+    if WIDE:
+        inverse = 1.0 / tl.sqrt(safe)
+    else:
+        inverse = tl.rsqrt(safe)
+        inverse *= 1.5 - 0.5 * safe * inverse * inverse
+    return tl.where(live, inverse, 0.0)
+
+
+@triton.jit
+def finished_sums(s, q, n, t, WIDE: tl.constexpr):
+    """Term S/√Q of each vector, its slope in t, and what its entries grow by.
+
+    The factor makes z of the excess, z = factor · [|c| − t]₊; 0 marks a vector of which nothing is
+    left. This runs once per vector in every thread that holds it, so it has no division.
+    """
+    inverse = inverse_root(q, WIDE)
+    live = q > 0.0
+    term = tl.where(live, s * inverse, 1.0)
+    return term, (term * term - n) * inverse, tl.where(live, 1.0 + t * term * inverse, 0.0)

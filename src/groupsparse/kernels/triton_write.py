@@ -16,9 +16,13 @@ from .triton_sums import (
     blended_length,
     count_ties,
     tile_place,
+    whole,
 )
 from .triton_tiles import (
-    growth_factor,
+    BEYOND_TWO,
+    folded,
+    finished_sums,
+    inverse_root,
     load_values,
     power_of_two,
     propagating_max,
@@ -54,15 +58,14 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
                   IN_PLACE: tl.constexpr):
     """Write a segment of whole vectors; with ``keep`` they stay what they are."""
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
-    length = tl.load(table + LENGTH)
+    FOLD: tl.constexpr = 4 if ALIGNED else 1
+    length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
     step = tl.load(table + STEP)
     if ALIGNED:
         length = tl.multiple_of(length, 8)
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
-    terms = tl.zeros([R], tl.float64)
-    primal = tl.zeros([R], tl.float64)
-    dual = tl.zeros([R], tl.float64)
+    terms, primal, dual = mu * 0.0, mu * 0.0, mu * 0.0
     cols = tl.arange(0, C)
     for u in range(first, end, 1 if COLUMNS else R):
         address, offsets, rows, slots = tile_place(u, first, end, table, False, R, COLUMNS, ALIGNED)
@@ -71,68 +74,65 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
             along = cols * step if COLUMNS else cols
             mask = rows[:, None] & (cols < length)[None, :]
             at = offsets[:, None] + along[None, :]
-            x = load_values(address, at, mask, dtype, DTYPES, WIDE)
+            x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
             c = tl.abs(x)
             top = tl.reduce(c, 1, propagating_max)
-            scale = power_of_two(top, WIDE)
-            t = mu * beta * scale.to(tl.float64)
-            high, low = split_threshold(t, WIDE)
+            scale, back = power_of_two(top, WIDE)
+            high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
             d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
-            factor = growth_factor(t, tl.sum(d, 1), tl.sum(d * d, 1))
-            z = d * factor.to(FLOAT)[:, None]
-            # Corners: the largest entries alone.
-            tied = (c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]) & mask
-            m = tl.sum(tl.where(tied, 1.0, 0.0), 1)
-            entry = cols[None, :] + tl.zeros([R, C], tl.int32)
-            where = tl.min(tl.where(tied, entry, 1 << 30), 1)
-            main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
-            wide_scale = scale.to(tl.float64)
-            one = tl.where(entry == where[:, None], (main * wide_scale).to(FLOAT)[:, None],
-                           (others * wide_scale).to(FLOAT)[:, None])
-            corner = (factor == 0.0)[:, None]
-            z = tl.where(corner, tl.where(tied, one, 0.0), z)
-            back = 1.0 / scale
+            _, _, factor = finished_sums(tl.sum(d, 1), tl.sum(d * d, 1), top, high, WIDE)
+            z = d * factor[:, None]
+            corner = rows & (factor == 0.0) & (keep == 0)
+            if tl.sum(tl.where(corner, 1, 0), 0) > 0:
+                # Corners: the largest entries alone.
+                tied = (c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]) & mask
+                m = tl.sum(tl.where(tied, 1.0, 0.0), 1)
+                entry = cols[None, :] + tl.zeros([R, C], tl.int32)
+                where = tl.min(tl.where(tied, entry, 1 << 30), 1)
+                main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
+                wide_scale = scale.to(tl.float64)
+                one = tl.where(entry == where[:, None], (main * wide_scale).to(FLOAT)[:, None],
+                               (others * wide_scale).to(FLOAT)[:, None])
+                z = tl.where(corner[:, None], tl.where(tied, one, 0.0), z)
             z = tl.where(x < 0.0, -z, z)
             answer = tl.where(z == 0.0, 0.0, z * back[:, None])
             answer = tl.where(keep != 0, x, answer)
             if IN_PLACE:
-                rounded = store_values(out, at, answer, mask & (keep == 0), dtype, DTYPES)
+                rounded = store_values(out, at, answer, mask & (keep == 0), dtype, ALIGNED, DTYPES)
             else:
-                rounded = store_values(out, at, answer, mask, dtype, DTYPES)
+                rounded = store_values(out, at, answer, mask, dtype, ALIGNED, DTYPES)
             y = tl.abs(rounded) * scale[:, None]
             exact = tl.where(keep != 0, y, tl.abs(z))
             l1, l2, norm = tl.sum(y, 1), tl.sum(y * y, 1), tl.sum(exact * exact, 1)
         else:
             top = tl.load(tops + slots, mask=rows, other=0.0)
-            scale = power_of_two(top, WIDE)
-            factor = tl.load(factors + slots, mask=rows, other=1.0).to(tl.float64)
-            t = mu * beta * scale.to(tl.float64)
-            high, low = split_threshold(t, WIDE)
-            back = 1.0 / scale
+            scale, back = power_of_two(top, WIDE)
+            factor = tl.load(factors + slots, mask=rows, other=1.0)
+            high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
             main = tl.zeros([R], tl.float64)
             others = tl.zeros([R], tl.float64)
-            where = tl.full([R], -1, tl.int64)
+            where = tl.full([R], -1, tl.int32)
             corner = rows & (factor == 0.0) & (keep == 0)
             if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                _, m, where = count_ties(address, offsets, rows, length, step, dtype, R, C,
+                largest, m, where = count_ties(address, offsets, rows, length, step, dtype, R, C,
                                          DTYPES, WIDE)
                 main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
             tied_from = top * (1.0 - 4.44e-16 if WIDE else 1.0)
             main = (main * scale.to(tl.float64)).to(FLOAT)
             others = (others * scale.to(tl.float64)).to(FLOAT)
-            l1_ = tl.zeros([R, C], FLOAT)
-            l2_ = tl.zeros([R, C], FLOAT)
-            norm_ = tl.zeros([R, C], FLOAT)
+            l1_ = tl.zeros([R, C // FOLD], FLOAT)
+            l2_ = tl.zeros([R, C // FOLD], FLOAT)
+            norm_ = tl.zeros([R, C // FOLD], FLOAT)
             for k in range(0, length, C):
                 entries = k + cols
                 along = entries * step if COLUMNS else entries
                 mask = rows[:, None] & (entries < length)[None, :]
                 at = offsets[:, None] + along[None, :]
-                x = load_values(address, at, mask, dtype, DTYPES, WIDE)
+                x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
                 c = tl.abs(x)
                 d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
-                z = d * factor.to(FLOAT)[:, None]
-                entry = entries.to(tl.int64)[None, :] + tl.zeros([R, C], tl.int64)
+                z = d * factor[:, None]
+                entry = entries[None, :] + tl.zeros([R, C], tl.int32)
                 one = tl.where(entry == where[:, None], main[:, None], others[:, None])
                 one = tl.where(c >= tied_from[:, None], one, 0.0)
                 z = tl.where(corner[:, None], one, z)
@@ -140,29 +140,38 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
                 answer = tl.where(z == 0.0, 0.0, z * back[:, None])
                 answer = tl.where(keep != 0, x, answer)
                 if IN_PLACE:
-                    rounded = store_values(out, at, answer, mask & (keep == 0), dtype, DTYPES)
+                    rounded = store_values(out, at, answer, mask & (keep == 0), dtype, ALIGNED, DTYPES)
                 else:
-                    rounded = store_values(out, at, answer, mask, dtype, DTYPES)
+                    rounded = store_values(out, at, answer, mask, dtype, ALIGNED, DTYPES)
                 y = tl.abs(rounded) * scale[:, None]
                 exact = tl.where(keep != 0, y, tl.abs(z))
-                l1_ += tl.where(mask, y, 0.0)
-                l2_ += tl.where(mask, y * y, 0.0)
-                norm_ += tl.where(mask, exact * exact, 0.0)
+                l1_ += folded(y, R, C, FOLD)
+                l2_ += folded(y * y, R, C, FOLD)
+                norm_ += folded(exact * exact, R, C, FOLD)
             l1, l2, norm = tl.sum(l1_, 1), tl.sum(l2_, 1), tl.sum(norm_, 1)
-        l1, l2 = l1.to(tl.float64), l2.to(tl.float64)
-        present = l2 > 0.0
-        term = tl.where(present, l1 / tl.sqrt(tl.where(present, l2, 1.0)), 1.0)
-        terms += tl.where(rows, beta * term, 0.0)
-        wide = scale.to(tl.float64)
-        size = tl.sqrt(norm.to(tl.float64)) / wide
-        primal += tl.where(rows, size, 0.0)
-        live = factor > 0.0
+        term = tl.where(l2 > 0.0, l1 * inverse_root(l2, WIDE), 1.0)
+        size = norm * inverse_root(norm, WIDE)
+        live = (factor > 0.0) & (keep == 0)
+        value = tl.where(live, size / tl.where(live, factor, 1.0), size)
+        wide = back.to(tl.float64)
+        value = value.to(tl.float64) * wide
+        # Where nothing is left but a corner, the dual value is that of its entry above threshold.
         corner_value = top.to(tl.float64) - mu * beta
-        value = tl.where(live, size / tl.where(live, factor, 1.0), corner_value)
-        dual += tl.where(rows, tl.where(keep != 0, size, value), 0.0)
-    tl.store(result + TERMS, tl.sum(terms, 0))
-    tl.store(result + PRIMAL, tl.sum(primal, 0))
-    tl.store(result + DUAL, tl.sum(dual, 0))
+        value = tl.where((factor == 0.0) & (keep == 0), corner_value, value)
+        found = (tl.where(rows, term, 0.0).to(tl.float64),
+                 tl.where(rows, size, 0.0).to(tl.float64) * wide, tl.where(rows, value, 0.0))
+        sums = tl.reduce(found, 0, _gather)
+        terms += sums[0]
+        primal += sums[1]
+        dual += sums[2]
+    tl.store(result + TERMS, beta * terms)
+    tl.store(result + PRIMAL, primal)
+    tl.store(result + DUAL, dual)
+
+
+@triton.jit
+def _gather(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
 
 
 @triton.jit
@@ -171,7 +180,8 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
                 IN_PLACE: tl.constexpr):
     """Write steps ``first`` to ``end`` of one vector."""
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
-    length = tl.load(table + LENGTH)
+    FOLD: tl.constexpr = 4 if ALIGNED else 1
+    length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
     item = tl.load(table + ITEM)
     if ALIGNED:
@@ -180,28 +190,25 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
     top, factor = tl.load(value), tl.load(value + 1)
     m, where = tl.load(value + 2), tl.load(value + 3)
     one = tl.full([1], 1.0, FLOAT)
-    scale = power_of_two(one * top.to(FLOAT), WIDE)
-    high, low = split_threshold(mu * beta * scale.to(tl.float64), WIDE)
-    back = 1.0 / scale
+    scale, back = power_of_two(one * top.to(FLOAT), WIDE)
+    high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
     main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
     main = (main * scale.to(tl.float64)).to(FLOAT)
     others = (others * scale.to(tl.float64)).to(FLOAT)
     tied_from = one * top.to(FLOAT) * (1.0 - 4.44e-16 if WIDE else 1.0)
     corner = factor == 0.0
     cols = tl.arange(0, C)
-    l1 = tl.zeros([C], FLOAT)
-    l2 = tl.zeros([C], FLOAT)
-    norm = tl.zeros([C], FLOAT)
+    l1 = tl.zeros([1, C // FOLD], FLOAT)
+    l2 = tl.zeros([1, C // FOLD], FLOAT)
+    norm = tl.zeros([1, C // FOLD], FLOAT)
     skip = vector * tl.load(table + STRIDE) * item
     address = tl.load(table + ADDRESS) + skip
     out = tl.load(table + OUT) + skip
     for k in range(first, end):
         place, goal = address + k * C * item, out + k * C * item
-        if ALIGNED:
-            place, goal = tl.multiple_of(place, 16), tl.multiple_of(goal, 16)
         entry = k * C + cols.to(tl.int64)
         mask = k * C + cols < length
-        x = load_values(place, cols, mask, dtype, DTYPES, WIDE)
+        x = load_values(place, cols, mask, dtype, ALIGNED, DTYPES, WIDE)
         c = tl.abs(x)
         z = tl.maximum(c * scale - high - low, 0.0) * factor.to(FLOAT)
         lone = tl.where(entry.to(tl.float64) == where, main, others)
@@ -210,14 +217,14 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
         answer = tl.where(z == 0.0, 0.0, z * back)
         answer = tl.where(keep != 0, x, answer)
         if IN_PLACE:
-            rounded = store_values(goal, cols, answer, mask & (keep == 0), dtype, DTYPES)
+            rounded = store_values(goal, cols, answer, mask & (keep == 0), dtype, ALIGNED, DTYPES)
         else:
-            rounded = store_values(goal, cols, answer, mask, dtype, DTYPES)
+            rounded = store_values(goal, cols, answer, mask, dtype, ALIGNED, DTYPES)
         y = tl.where(mask, tl.abs(rounded) * scale, 0.0)
         exact = tl.where(keep != 0, y, tl.where(mask, tl.abs(z), 0.0))
-        l1 += y
-        l2 += y * y
-        norm += exact * exact
-    tl.store(result + TERMS, tl.sum(l1.to(tl.float64), 0))
-    tl.store(result + PRIMAL, tl.sum(l2.to(tl.float64), 0))
-    tl.store(result + DUAL, tl.sum(norm.to(tl.float64), 0))
+        l1 += folded(y, 1, C, FOLD)
+        l2 += folded(y * y, 1, C, FOLD)
+        norm += folded(exact * exact, 1, C, FOLD)
+    tl.store(result + TERMS, whole(l1))
+    tl.store(result + PRIMAL, whole(l2))
+    tl.store(result + DUAL, whole(norm))
