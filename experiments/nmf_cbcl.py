@@ -51,22 +51,14 @@ def run(name: str, folder: Path, starts: int = STARTS) -> dict[str, Any]:
 
 
 def report(results: dict[str, dict[str, Any]]) -> str:
-    """Return a table of all algorithms that have a record."""
-    rows = []
-    for name, result in results.items():
-        fits = result["fits"]
-        errors = [f["error %"] for f in fits]
-        rows.append(
-            [
-                common.LABELS[name],
-                f"{np.mean(errors):.4f}",
-                f"{min(errors):.4f} – {max(errors):.4f}",
-                f"{np.mean([f['average hoyer'] for f in fits]):.6f}",
-                f"{np.mean([f['zeros'] for f in fits]):.3f}",
-                f"{1e3 * np.median([f['seconds'] for f in fits]) / common.ITERATIONS:.1f}",
-            ]
-        )
-    return table(["", "error %, mean", "range", "average hoyer", "zeros", "ms/iteration"], rows)
+    """Return a table of all algorithms that have a record, beside what others reach."""
+    return table(common.COLUMNS, rows(results))
+
+
+def rows(results: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return the rows of that table."""
+    ours = common.fit_rows(results, ".4f")
+    return ours + [[name, f"{e:.3f}", "", "", "", ""] for name, e in MEASURED_ELSEWHERE.items()]
 
 
 def draw(results: dict[str, dict[str, Any]]) -> None:
@@ -105,8 +97,7 @@ def main() -> None:
             seed=0,
             parameters=parameters,
         )
-    names = [n for n in common.CONTENDERS if (record.RECORDS / f"nmf_cbcl_{n}.json").exists()]
-    found = {name: record.load(f"nmf_cbcl_{name}")["results"] for name in names}
+    found = common.records_of("nmf_cbcl")
     print(report(found))
     draw(found)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import groupsparse as gs
+from experiments import record
 from groupsparse.nmf import GroupSparseNMF
 
 FIGURES = Path(__file__).resolve().parent / "figures"
@@ -101,6 +102,34 @@ def summary(x: np.ndarray, model: GroupSparseNMF, codes: np.ndarray) -> dict[str
     }
 
 
+COLUMNS = ["algorithm", "error %, mean", "least", "largest", "average Hoyer", "seconds"]
+
+
+def fit_rows(results: dict[str, dict[str, Any]], style: str) -> list[list[str]]:
+    """Return one row of COLUMNS per algorithm; ``style`` is the format of the errors."""
+    rows = []
+    for name in CONTENDERS:
+        if name not in results:
+            continue
+        fits = results[name]["fits"]
+        errors = [f["error %"] for f in fits]
+        rows.append(
+            [LABELS[name]]
+            + [format(value, style) for value in (np.mean(errors), min(errors), max(errors))]
+            + [
+                f"{np.mean([f['average hoyer'] for f in fits]):.6f}",
+                f"{np.median([f['seconds'] for f in fits]):.2g}",
+            ]
+        )
+    return rows
+
+
+def records_of(prefix: str) -> dict[str, dict[str, Any]]:
+    """Return the results of every algorithm that has a record of this experiment."""
+    names = [n for n in CONTENDERS if (record.RECORDS / f"{prefix}_{n}.json").exists()]
+    return {name: record.load(f"{prefix}_{name}")["results"] for name in names}
+
+
 def draw_images(images: np.ndarray, path: Path, *, columns: int) -> None:
     """Save a mosaic of images, each stretched to its own range, dark where it is large."""
     from matplotlib import image
@@ -127,7 +156,8 @@ def draw_curves(curves: dict[str, list[float]], path: Path, *, title: str, floor
     for name, curve in curves.items():
         excess = np.maximum(np.asarray(curve) - floor, 1e-12)
         axes.semilogy(np.arange(1, len(curve) + 1), excess, label=LABELS[name])
-    axes.set(xlabel="iteration", ylabel=f"relative error − {floor:.4g} (%)", title=title)
+    shown = f"relative error − {floor:.4g} (%)" if floor else "relative error (%)"
+    axes.set(xlabel="iteration", ylabel=shown, title=title)
     axes.legend(frameon=False, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)

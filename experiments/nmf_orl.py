@@ -25,6 +25,7 @@ SHAPE = (112, 92)
 RANK = 16
 PLAIN_TARGET, WEIGHTED_TARGET, SIGMA = 0.60, 0.95, 5.0
 SOLVERS = ("auto", "gsp")
+COLUMNS = ["algorithm", "error %", "average hoyer", "weighted hoyer", "zeros"]
 PAPER = {
     "plain": {"error %": 20.34, "weighted hoyer": 0.89, "average hoyer": 0.60},
     "weighted": {"error %": 20.77, "weighted hoyer": 0.95, "average hoyer": 0.50},
@@ -68,13 +69,18 @@ def _draw(name: str, parts: np.ndarray, rest: np.ndarray) -> None:
 
 def report(results: dict[str, dict[str, float]]) -> str:
     """Return our figures beside the paper's."""
-    columns = ("error %", "average hoyer", "weighted hoyer", "zeros")
-    rows = [
-        [f"paper, {kind}"] + [f"{figures[c]:.4g}" if c in figures else "" for c in columns]
+    return table(COLUMNS, rows(results))
+
+
+def rows(results: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Return the rows of that table."""
+    found = [
+        [f"paper, {kind}"] + [f"{figures[c]:.4g}" if c in figures else "" for c in COLUMNS[1:]]
         for kind, figures in PAPER.items()
     ]
-    rows += [[name] + [f"{result[c]:.4f}" for c in columns] for name, result in results.items()]
-    return table(["", *columns], rows)
+    return found + [
+        [name] + [f"{result[c]:.4f}" for c in COLUMNS[1:]] for name, result in results.items()
+    ]
 
 
 def main() -> None:

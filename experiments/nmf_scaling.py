@@ -22,6 +22,7 @@ from groupsparse.nmf import GroupSparseNMF
 FEATURES, RANK, ITERATIONS, CHUNK = 200, 20, 8, 12_500
 SAMPLES = (25_000, 50_000, 100_000)
 WORKERS = (1, 2)
+COLUMNS = ["target", "samples", *(f"ms/iteration, workers: {w}" for w in WORKERS)]
 TARGETS = {"hoyer_H": 0.6, "hoyer_W": 0.5}
 
 
@@ -60,7 +61,12 @@ def _case(x: Any, workers: int, name: str, target: float) -> dict[str, Any]:
 
 def report(cases: list[dict[str, Any]]) -> str:
     """Return one row per number of samples and target, one column per number of workers."""
-    rows = []
+    return table(COLUMNS, rows(cases))
+
+
+def rows(cases: list[dict[str, Any]]) -> list[list[str]]:
+    """Return the rows of that table."""
+    found = []
     for name in TARGETS:
         for samples in SAMPLES:
             times = [
@@ -69,8 +75,8 @@ def report(cases: list[dict[str, Any]]) -> str:
                 for case in cases
                 if (case["workers"], case["samples"], case["target"]) == (workers, samples, name)
             ]
-            rows.append([name, f"{samples}", *(f"{1e3 * seconds:.0f}" for seconds in times)])
-    return table(["target", "samples", *(f"ms, {w} workers" for w in WORKERS)], rows)
+            found.append([name, f"{samples}", *(f"{1e3 * seconds:.0f}" for seconds in times)])
+    return found
 
 
 def main() -> None:

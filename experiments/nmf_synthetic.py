@@ -45,14 +45,12 @@ def run(name: str, draws: int = DRAWS) -> dict[str, Any]:
 
 def report(results: dict[str, dict[str, Any]]) -> str:
     """Return a table of all algorithms that have a record."""
-    rows = []
-    for name, result in results.items():
-        errors = np.array([f["error %"] for f in result["fits"]])
-        rows.append(
-            [common.LABELS[name]]
-            + [f"{value:.1e}" for value in (errors.mean(), np.median(errors), errors.max())]
-        )
-    return table(["", "error %, mean", "median", "largest"], rows)
+    return table(common.COLUMNS, rows(results))
+
+
+def rows(results: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return the rows of that table."""
+    return common.fit_rows(results, ".1e")
 
 
 def main() -> None:
@@ -71,8 +69,7 @@ def main() -> None:
         record.save(
             f"nmf_synthetic_{name}", results, seconds=seconds, seed=0, parameters=parameters
         )
-    names = [n for n in common.CONTENDERS if (record.RECORDS / f"nmf_synthetic_{n}.json").exists()]
-    found = {name: record.load(f"nmf_synthetic_{name}")["results"] for name in names}
+    found = common.records_of("nmf_synthetic")
     print(report(found))
     common.draw_curves(
         {name: result["mean curve %"] for name, result in found.items()},
