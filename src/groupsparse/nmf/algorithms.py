@@ -16,8 +16,10 @@ PLAIN_SWEEPS = 6
 FREE_SWEEPS = 2
 CONSTRAINED_SWEEPS = 4
 
-# Gradient steps per update of NeNMF, gspNMF and cspNMF.
-GRADIENT_STEPS = 15
+# Gradient steps per update. A projected step gains less than a free one, and still costs little
+# beside the products.
+FREE_STEPS = 15
+PROJECTED_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def make_algorithm(
                 "or choose 'auto', 'gsp', 'csp' or 'l1-ahals'"
             )
         if solver == "nenmf":
-            return Algorithm(FastGradient(GRADIENT_STEPS), FastGradient(GRADIENT_STEPS))
+            return Algorithm(FastGradient(FREE_STEPS), FastGradient(FREE_STEPS))
     if solver == "auto":
         free = Hals(PLAIN_SWEEPS if target_w is None and target_h is None else FREE_SWEEPS)
         return Algorithm(
@@ -53,16 +55,18 @@ def make_algorithm(
         )
     # A-HALS leaves its sweeps early where they no longer move much. What may come in pieces is not
     # left early, since how far it moves would depend on how it is cut.
+    # Beside a factor under a target fewer are better, for the reason given above.
+    share = 1.0 if solver == "ahals" else 0.5
     return Algorithm(
-        _update(solver, target_w, Hals(inner_sweeps(n, m, r))),
-        _update(solver, target_h, Hals(inner_sweeps(m, n, r), delta=0.01)),
+        _update(solver, target_w, Hals(inner_sweeps(n, m, r, share))),
+        _update(solver, target_h, Hals(inner_sweeps(m, n, r, share), delta=0.01)),
     )
 
 
-def inner_sweeps(own: int, other: int, r: int) -> int:
-    """How many sweeps A-HALS makes before it pays to look at the data again."""
+def inner_sweeps(own: int, other: int, r: int, share: float) -> int:
+    """How many sweeps cost as much as that share of a look at the data, and one more."""
     ratio = 1.0 + (own * other + other * r) / (own * (r + 1.0))
-    return 1 + int(0.5 * ratio)
+    return 1 + int(share * ratio)
 
 
 def _update(solver: str, target: Target | None, ahals: Hals) -> Update:
@@ -72,4 +76,4 @@ def _update(solver: str, target: Target | None, ahals: Hals) -> Update:
         return PenalisedHals(1, zeros=target.hoyer)
     if solver == "csp":
         target = replace(target, per_vector=True)
-    return FastGradient(GRADIENT_STEPS, target)
+    return FastGradient(PROJECTED_STEPS, target)
