@@ -4,8 +4,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 WHEEL_VENV := build/wheel-venv
-# The core's tests; those of the optional parts lie in folders, and two are about this checkout.
-CORE_TESTS = $(filter-out tests/test_house.py tests/test_docs.py,$(wildcard tests/test_*.py))
+# What can run without extras: those of the optional parts lie in folders or import torch on top,
+# and others are about this checkout. (A core test that tries torch as well skips that part.)
+CHECKOUT_TESTS = tests/test_house.py tests/test_docs.py $(wildcard tests/test_experiments*.py)
+CORE_TESTS = $(filter-out $(CHECKOUT_TESTS),$(shell grep -LE '^(import|from) torch' tests/test_*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench docs dist clean
@@ -34,6 +36,10 @@ dist: $(STAMP) ## build wheel and sdist, and test the wheel in an environment wi
 	$(PY) -m build
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet dist/*.whl pytest hypothesis mpmath
+	@# Without its extra a part says which one it needs.
+	$(WHEEL_VENV)/bin/groupsparse --version 2>&1 | grep -F 'groupsparse[cli]'
+	$(WHEEL_VENV)/bin/python -c 'import groupsparse.prune' 2>&1 | grep -F 'groupsparse[torch]'
+	$(WHEEL_VENV)/bin/python -c 'import groupsparse.nmf' 2>&1 | grep -F 'groupsparse[sklearn]'
 	$(WHEEL_VENV)/bin/python -m pytest -q --override-ini=addopts= $(CORE_TESTS)
 
 clean: ## remove everything that the targets write, .venv too
