@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .bundle import rebuilt
+from .kernels.torch_eager import working_dtype
 from .layout import normal_axes
 from .tensors import spread_weights
 
@@ -111,9 +112,10 @@ def _pull_back(
         _Part(x, v, axes, weights[i] if weights else None, mu)
         for i, (x, v) in enumerate(zip(vectors, cotangents, strict=True))
     ]
-    slope = sum(part.slope for part in parts)
-    pull = sum(part.pull for part in parts)
-    return [part.gradient(pull / slope if slope < 0.0 else 0.0) for part in parts]
+    slope = torch.stack([part.slope for part in parts]).sum()
+    pull = torch.stack([part.pull for part in parts]).sum()
+    ratio = torch.where(slope < 0.0, pull / slope, 0.0)
+    return [part.gradient(ratio) for part in parts]
 
 
 @_pull_back.register_fake
@@ -134,14 +136,14 @@ class _Part:
         self, x: Tensor, v: Tensor, axes: list[int], weights: Tensor | None, mu: float
     ) -> None:
         self.like = x
+        wide = working_dtype(x.device)
         along = tuple(axes) or tuple(range(x.ndim))
         length = math.prod(x.shape[a] for a in along)
         self.v = v
         self.counted = length > 1
-        self.slope = self.pull = 0.0
+        self.slope = self.pull = torch.zeros((), dtype=wide, device=x.device)
         if not self.counted:
             return
-        wide = torch.float64 if x.device.type != "mps" else torch.float32
         c, self.sign = x.abs().to(wide), torch.where(x < 0, -1.0, 1.0).to(wide)
         u = v.to(wide) * self.sign
 
@@ -170,10 +172,10 @@ class _Part:
         h = inverse * (inside * t * across_w + total(c * unit) * across_u)
         self.fixed = inside * unit + h
         self.turn = beta * inverse * across_w
-        self.slope = -float((beta * beta * inverse * total(across_w * across_w)).sum())
-        self.pull = -float((beta * total(w * h)).sum())
+        self.slope = -(beta * beta * inverse * total(across_w * across_w)).sum()
+        self.pull = -(beta * total(w * h)).sum()
 
-    def gradient(self, ratio: float) -> Tensor:
+    def gradient(self, ratio: Tensor) -> Tensor:
         if not self.counted:
             return self.v.clone()
         return (self.sign * (self.fixed - ratio * self.turn)).to(self.like.dtype)

@@ -15,6 +15,7 @@ from .layout import Axis, checked_target
 from .result import Projection
 
 V = TypeVar("V")
+DEVICES = {"cuda", "xpu"}  # that have float64, which the sums of the eager kernel need
 Start = float | Projection[Any] | None
 
 
@@ -54,8 +55,8 @@ def project(
         How far the average may end from the target. The default is as near as float64 sums allow.
     start : float or Projection, optional
         The multiplier of a similar problem solved before. It saves time and changes nothing else.
-    kernel : {None, "reference", "numba", "torch"}
-        Which kernel to run; it runs or an error is raised. None chooses by type and size.
+    kernel : {None, "reference", "numba", "torch", "triton"}
+        Which kernel to run; it runs or an error is raised. None chooses by type, device and size.
 
     Returns
     -------
@@ -76,9 +77,7 @@ def project(
     >>> round(gs.average_hoyer(z), 10)
     0.8
     """
-    if _any_sharded(vectors):
-        return _run(vectors, hoyer, axis, weights, tol, start, kernel)  # type: ignore[no-any-return]
-    if is_tensor(vectors) or _all_tensors(vectors):
+    if (is_tensor(vectors) or _all_tensors(vectors)) and not _any_sharded(vectors):
         from . import autograd
 
         return autograd.project(  # type: ignore[no-any-return]
@@ -175,7 +174,9 @@ def project_each_(
     tensors : list, tuple or dict of arrays or torch.Tensors
         Each one is a group with its own target and multiplier or, with ``shared``, all their
         vectors together are one group. All of them are checked and solved before the first is
-        written: where an error is raised, every tensor is as it was.
+        written: where an error is raised, every tensor is as it was. CUDA tensors are projected
+        without waiting for the device, so a value that is not finite cannot be an error there: the
+        tensors of that group stay as they are, and the status of its certificate says so.
     hoyer : float, or one per tensor
         The targets; a single one with ``shared``.
     axis : int, tuple, None, or a list with one of these per tensor
@@ -210,10 +211,20 @@ def project_each_(
     if not keys:
         raise InvalidInput("tensors is empty; expected at least one tensor")
     axes = axis if isinstance(axis, list | Mapping) else [axis] * len(keys)
-    if _any_sharded(tensors):
+    each = _one_each(axes, keys, "axis")
+    names: Sequence[Any] = [0] if shared else keys
+    targets = [checked_target(h) for h in _one_each(hoyer, names, "hoyer")]
+    place = _place([tensors[key] for key in keys], weights, kernel)
+    if place == "triton":
+        from . import device
+
+        guesses = None if start is None else _one_each(start, names, "start")
+        return device.project_each_(
+            tensors, targets, axes=each, shared=shared, tol=_checked_tol(tol), start=guesses
+        )
+    if place == "torch":
         from . import sharded
 
-        names: Sequence[Any] = [0] if shared else keys
         return sharded.project_each_(
             [
                 sharded.Member(
@@ -222,9 +233,9 @@ def project_each_(
                     f"tensors[{key!r}]",
                     None if weights is None else weights[key],
                 )
-                for key, along in zip(keys, _one_each(axes, keys, "axis"), strict=True)
+                for key, along in zip(keys, each, strict=True)
             ],
-            [checked_target(h) for h in _one_each(hoyer, names, "hoyer")],
+            targets,
             [_multiplier(guess) for guess in _one_each(start, names, "start")],
             tensors,
             shared=shared,
@@ -239,11 +250,9 @@ def project_each_(
             in_place=True,
             name=f"tensors[{key!r}]",
         )
-        for key, along in zip(keys, _one_each(axes, keys, "axis"), strict=True)
+        for key, along in zip(keys, each, strict=True)
     ]
     refuse_overlap([one.item.array for one in singles], [one.item.name for one in singles])
-    names = [0] if shared else keys
-    targets = [checked_target(h) for h in _one_each(hoyer, names, "hoyer")]
     members = [singles] if shared else [[single] for single in singles]
     groups = [
         Group([single.item for single in part], target, kernel)
@@ -263,6 +272,9 @@ def project_each_(
 
 def solve_quietly(vectors: V, hoyer: float, **options: Any) -> tuple[V, float]:
     """The answer and its multiplier without the other parts of the certificate."""
+    if _place(_members_of(vectors), options["weights"], options["kernel"]) != "host":
+        found = _run(vectors, hoyer, **options, certify=True)
+        return found.value, found.multiplier
     given = bundle(vectors, options["axis"], options["weights"], in_place=False)
     group = Group(given.items, hoyer, options["kernel"])
     group.solve(_checked_tol(options["tol"]), options["start"])
@@ -275,17 +287,35 @@ def _any_sharded(vectors: Any) -> bool:
     tensors = sys.modules.get("torch.distributed.tensor")  # none can exist before this import
     if tensors is None:
         return False
-    some: Any = (vectors,)
-    if isinstance(vectors, Mapping | list | tuple):
-        some = vectors.values() if isinstance(vectors, Mapping) else vectors
-    return any(isinstance(x, tensors.DTensor) for x in some)
+    return any(isinstance(x, tensors.DTensor) for x in _members_of(vectors))
+
+
+def _members_of(vectors: Any) -> list[Any]:
+    """What a container holds, or the one thing that was given."""
+    if not isinstance(vectors, Mapping | list | tuple):
+        return [vectors]
+    return list(vectors.values() if isinstance(vectors, Mapping) else vectors)
 
 
 def _all_tensors(vectors: Any) -> bool:
-    if not isinstance(vectors, Mapping | list | tuple):
-        return False
-    members = vectors.values() if isinstance(vectors, Mapping) else vectors
-    return len(vectors) > 0 and all(is_tensor(member) for member in members)
+    many = isinstance(vectors, Mapping | list | tuple)
+    return many and len(vectors) > 0 and all(is_tensor(x) for x in _members_of(vectors))
+
+
+def _place(tensors: Sequence[Any], weights: Any, kernel: str | None) -> str:
+    """Where the vectors are projected: "host", or where they lie with "triton" or "torch"."""
+    if _any_sharded(tensors):
+        return "torch"
+    if kernel == "triton":
+        return "triton"
+    kinds = {x.device.type if is_tensor(x) else "cpu" for x in tensors}
+    if not kinds <= DEVICES or kernel not in (None, "torch"):
+        return "host"
+    if kernel is None and weights is None and kinds == {"cuda"}:
+        from . import device
+
+        return "triton" if device.usable() else "torch"
+    return "torch" if kinds else "host"
 
 
 def _run(
@@ -301,7 +331,17 @@ def _run(
     certify: bool = False,
 ) -> Any:
     target = checked_target(hoyer)
-    if _any_sharded(vectors):
+    place = _place(_members_of(vectors), weights, kernel)
+    if place == "triton":
+        if weights is not None:
+            raise InvalidInput("kernel 'triton' knows no weights; expected 'torch' or None")
+        from . import device
+
+        found = device.solve(
+            vectors, target, axis=axis, tol=_checked_tol(tol), start=start, in_place=in_place
+        )
+        return found if certify else found.value
+    if place == "torch":
         from . import sharded
 
         return sharded.project(

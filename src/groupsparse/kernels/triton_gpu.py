@@ -210,7 +210,7 @@ def _join(split, value, tensors, state, parts, raw, WIDE: tl.constexpr, BLOCK: t
         unscaled = mode <= FIRST
         if not unscaled:
             old = tl.load(value + TOP, volatile=True) * one
-            scale, back = power_of_two(old, True) if WIDE else power_of_two(old.to(tl.float32), False)
+            scale, back = power_of_two(old.to(tl.float64 if WIDE else tl.float32), WIDE)
             scale, back = scale.to(tl.float64), back.to(tl.float64)
         ratio = one
         if mode == SAMPLE:

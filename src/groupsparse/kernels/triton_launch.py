@@ -7,13 +7,14 @@ import os
 from typing import Any
 
 import torch
-import triton
 
 from .triton_gpu import solve_groups, write_groups
 
-WARPS = int(os.environ.get('GS_WARPS','4'))
-REGISTERS = int(os.environ.get('GS_REGS','128'))
-PER_UNIT = int(os.environ.get('GS_PER','4'))  # programs on one multiprocessor, if their registers leave room
+WARPS = 4
+# Programs on one multiprocessor: as many as their registers leave room for, by whether the sums
+# run in float64. All of them must be resident together, since they wait for each other.
+PER_UNIT = {False: 4, True: 2}
+REGISTERS = {False: 128, True: 255}
 BLOCK = 256
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -23,11 +24,9 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def resident_programs(device: torch.device, shapes: Any, dtypes: int, wide: bool) -> int:
+def resident_programs(device: torch.device, wide: bool) -> int:
     """How many programs may meet on the chip: all of them must be there at once."""
-    if INTERPRETED:
-        return 1
-    return multiprocessors(device) * (2 if wide else PER_UNIT)
+    return 1 if INTERPRETED else multiprocessors(device) * PER_UNIT[wide]
 
 
 def run(plan: Any) -> None:
@@ -38,14 +37,15 @@ def run(plan: Any) -> None:
     constants = {
         "KINDS": tables.kinds, "ALIGNED": tables.aligned, "DTYPES": plan.dtypes, "WIDE": plan.wide,
     }  # fmt: skip
-    options: dict[str, Any] = (
-        {} if INTERPRETED else {"num_warps": WARPS, "maxnreg": 255 if plan.wide else REGISTERS}
-    )
-    cooperative = {} if INTERPRETED else {"launch_cooperative_grid": True}
+    options: dict[str, Any] = {}
+    together: dict[str, Any] = {}
+    if not INTERPRETED:
+        options = {"num_warps": WARPS, "maxnreg": REGISTERS[plan.wide]}
+        together = {"launch_cooperative_grid": True}
     solve_groups[grid](
         tensors, segments, programs, groups, splits, plan.settings, plan.state, plan.parts,
         plan.raw, plan.values, plan.tops, plan.factors, plan.counters,
-        plan.groups, len(tables.lengths), BLOCK=BLOCK, **constants, **options, **cooperative,
+        plan.groups, len(tables.lengths), BLOCK=BLOCK, **constants, **options, **together,
     )  # fmt: skip
     write_groups[grid](
         tensors, segments, programs, plan.state, plan.values, plan.tops, plan.factors,

@@ -91,7 +91,7 @@ def _finish(state, mu, evaluated, status, longest):
     tl.store(state + MODE, tl.where(here, status, 1.0 * FINAL))
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def next_step(state, total, slope, upper, flaws, longest, WIDE: tl.constexpr):
     """Take the sums of a pass, and say what the next one is for."""
     mode = tl.load(state + MODE)

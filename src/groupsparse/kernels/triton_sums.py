@@ -27,6 +27,8 @@ from .triton_tiles import (
 ADDRESS, OUT, LENGTH, STRIDE, STEP, INNER, ITEM, DTYPE, SLOT, LIMIT, TENSOR_FIELDS = (
     tl.constexpr(i) for i in range(11)
 )
+# Steps whose loads are under way at once: they wait in shared memory, not in registers.
+STAGES = tl.constexpr(3)
 # What is wrong with some vector: its unscaled sums cannot be trusted; it is not finite.
 FLAW_ODD, FLAW_BAD = tl.constexpr(1.0), tl.constexpr(2.0)
 
@@ -104,7 +106,7 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
             q_ = tl.zeros([R, C // FOLD], FLOAT)
             n_ = tl.zeros([R, C // FOLD], FLOAT)
             top_ = tl.zeros([R, C // FOLD], FLOAT)
-            for k in range(0, length, C):
+            for k in tl.range(0, length, C, num_stages=STAGES):
                 entry = k + cols
                 along = entry * step if COLUMNS else entry
                 mask = rows[:, None] & (entry < length)[None, :]
@@ -169,10 +171,10 @@ def split_sums(table, vector, first, end, mu, unscaled, top, C: tl.constexpr,
         length = tl.multiple_of(length, 8)
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
     one = tl.full([1], 1.0, FLOAT)
-    scale, back = one, one
+    scale = one
     high, low = split_threshold(mu * beta * one.to(tl.float64), BEYOND, WIDE)
     if unscaled == 0:
-        scale, back = power_of_two(one * top.to(FLOAT), WIDE)
+        scale, _ = power_of_two(one * top.to(FLOAT), WIDE)
         high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
     # Nothing is left of it, or nearly: where the largest entries are is needed.
     corner = (mu * beta >= 0.999 * top).to(tl.int32)
@@ -185,7 +187,7 @@ def split_sums(table, vector, first, end, mu, unscaled, top, C: tl.constexpr,
     top_ = tl.zeros([1, C // FOLD], FLOAT)
     where = tl.load(table + LENGTH)
     address = tl.load(table + ADDRESS) + vector * tl.load(table + STRIDE) * item
-    for k in range(first, end):
+    for k in tl.range(first, end, num_stages=STAGES):
         place = address + k * C * item
         mask = k * C + cols < length
         c = tl.abs(load_values(place, cols, mask, dtype, ALIGNED, DTYPES, WIDE))

@@ -32,28 +32,33 @@ def typed(address, dtype: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def _load(address, offsets, mask, dtype: tl.constexpr, ALIGNED: tl.constexpr, REAL: tl.constexpr):
+    return tl.load(typed(address, dtype, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+
+
+@triton.jit
 def load_values(address, offsets, mask, dtype, ALIGNED: tl.constexpr, DTYPES: tl.constexpr,
                 WIDE: tl.constexpr):
     """Load entries of whatever type the tensor has; a set of one type needs no branch."""
     REAL: tl.constexpr = tl.float64 if WIDE else tl.float32
     if DTYPES == FLOAT32:
-        x = tl.load(typed(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+        x = _load(address, offsets, mask, tl.float32, ALIGNED, REAL)
     elif DTYPES == BFLOAT16:
-        x = tl.load(typed(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+        x = _load(address, offsets, mask, tl.bfloat16, ALIGNED, REAL)
     elif DTYPES == FLOAT16:
-        x = tl.load(typed(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+        x = _load(address, offsets, mask, tl.float16, ALIGNED, REAL)
     elif DTYPES == FLOAT64:
-        x = tl.load(typed(address, tl.float64, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+        x = _load(address, offsets, mask, tl.float64, ALIGNED, REAL)
     else:
         x = tl.zeros(offsets.shape, REAL)
         if dtype == FLOAT32:
-            x = tl.load(typed(address, tl.float32, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+            x = _load(address, offsets, mask, tl.float32, ALIGNED, REAL)
         elif dtype == BFLOAT16:
-            x = tl.load(typed(address, tl.bfloat16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+            x = _load(address, offsets, mask, tl.bfloat16, ALIGNED, REAL)
         elif dtype == FLOAT16:
-            x = tl.load(typed(address, tl.float16, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+            x = _load(address, offsets, mask, tl.float16, ALIGNED, REAL)
         else:
-            x = tl.load(typed(address, tl.float64, ALIGNED) + offsets, mask=mask, other=0.0).to(REAL)
+            x = _load(address, offsets, mask, tl.float64, ALIGNED, REAL)
     return x
 
 

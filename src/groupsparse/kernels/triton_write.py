@@ -11,6 +11,7 @@ from .triton_sums import (
     ITEM,
     LENGTH,
     OUT,
+    STAGES,
     STEP,
     STRIDE,
     blended_length,
@@ -20,8 +21,10 @@ from .triton_sums import (
 )
 from .triton_tiles import (
     BEYOND_TWO,
-    folded,
+    FLOAT32,
+    FLOAT64,
     finished_sums,
+    folded,
     inverse_root,
     load_values,
     power_of_two,
@@ -36,10 +39,11 @@ TERMS, PRIMAL, DUAL, VALUE_FIELDS = (tl.constexpr(i) for i in range(4))
 
 
 @triton.jit
-def _corner_values(m, low_mu, high_mu, alpha, beta, top):
+def _corner_values(m, low_mu, high_mu, alpha, beta, top, scale):
     """The two values of a vector that is left with its m largest entries: the first's, the rest's.
 
-    z = (|c|ᵀx) x for the unit vector x that is α of the first entry and 1 − α of all m.
+    In the scale of the tile: z = (|c|ᵀx) x for the unit vector x that is α of the first entry and
+    1 − α of all m.
     """
     wide = top.to(tl.float64)
     jumps = (low_mu * beta < wide) & (wide <= high_mu * beta)
@@ -47,8 +51,22 @@ def _corner_values(m, low_mu, high_mu, alpha, beta, top):
     m = tl.maximum(m.to(tl.float64), 1.0)
     rest = (1.0 - alpha) / tl.sqrt(m)
     norm = tl.sqrt((rest + alpha) * (rest + alpha) + (m - 1.0) * rest * rest)
-    size = wide * blended_length(m, alpha)
+    size = wide * scale.to(tl.float64) * blended_length(m, alpha)
     return size * (rest + alpha) / norm, size * rest / norm
+
+
+@triton.jit
+def _signed(x, z, back):
+    """z with the signs of x, in the vector's own scale; no zero is negative."""
+    return tl.where(x < 0.0, 0.0 - z, z) * back
+
+
+@triton.jit
+def _lone_entries(c, top, entry, where, main, others, WIDE: tl.constexpr):
+    """A corner's entries: the first of the largest, its equals, and nothing else."""
+    largest = c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]
+    lone = tl.where(entry == where[:, None], main[:, None], others[:, None])
+    return tl.where(largest, lone, 0.0)
 
 
 @triton.jit
@@ -59,11 +77,15 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
     """Write a segment of whole vectors; with ``keep`` they stay what they are."""
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
     FOLD: tl.constexpr = 4 if ALIGNED else 1
+    # Working type and type of the tensors are one: what is written is what was computed.
+    EXACT: tl.constexpr = DTYPES == FLOAT64 if WIDE else DTYPES == FLOAT32
     length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
     step = tl.load(table + STEP)
     if ALIGNED:
         length = tl.multiple_of(length, 8)
+    # What is kept in place needs no store.
+    until = tl.where(keep != 0, 0, length) if IN_PLACE else length
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
     terms, primal, dual = mu * 0.0, mu * 0.0, mu * 0.0
     cols = tl.arange(0, C)
@@ -81,83 +103,68 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
             high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
             d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
             _, _, factor = finished_sums(tl.sum(d, 1), tl.sum(d * d, 1), top, high, WIDE)
+            factor = tl.where(keep != 0, 1.0, factor)
             z = d * factor[:, None]
-            corner = rows & (factor == 0.0) & (keep == 0)
+            corner = rows & (factor == 0.0)
             if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                # Corners: the largest entries alone.
                 tied = (c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]) & mask
                 m = tl.sum(tl.where(tied, 1.0, 0.0), 1)
                 entry = cols[None, :] + tl.zeros([R, C], tl.int32)
                 where = tl.min(tl.where(tied, entry, 1 << 30), 1)
-                main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
-                wide_scale = scale.to(tl.float64)
-                one = tl.where(entry == where[:, None], (main * wide_scale).to(FLOAT)[:, None],
-                               (others * wide_scale).to(FLOAT)[:, None])
-                z = tl.where(corner[:, None], tl.where(tied, one, 0.0), z)
-            z = tl.where(x < 0.0, -z, z)
-            answer = tl.where(z == 0.0, 0.0, z * back[:, None])
-            answer = tl.where(keep != 0, x, answer)
-            if IN_PLACE:
-                rounded = store_values(out, at, answer, mask & (keep == 0), dtype, ALIGNED, DTYPES)
-            else:
-                rounded = store_values(out, at, answer, mask, dtype, ALIGNED, DTYPES)
+                main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
+                lone = _lone_entries(c, top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
+                z = tl.where(corner[:, None] & mask, lone, z)
+            answer = tl.where(keep != 0, x, _signed(x, z, back[:, None]))
+            put = rows[:, None] & (cols < until)[None, :]
+            rounded = store_values(out, at, answer, put, dtype, ALIGNED, DTYPES)
             y = tl.abs(rounded) * scale[:, None]
-            exact = tl.where(keep != 0, y, tl.abs(z))
+            exact = tl.where(keep != 0, y, z)
             l1, l2, norm = tl.sum(y, 1), tl.sum(y * y, 1), tl.sum(exact * exact, 1)
         else:
             top = tl.load(tops + slots, mask=rows, other=0.0)
             scale, back = power_of_two(top, WIDE)
             factor = tl.load(factors + slots, mask=rows, other=1.0)
+            factor = tl.where(keep != 0, 1.0, factor)
             high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
-            main = tl.zeros([R], tl.float64)
-            others = tl.zeros([R], tl.float64)
-            where = tl.full([R], -1, tl.int32)
-            corner = rows & (factor == 0.0) & (keep == 0)
-            if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                largest, m, where = count_ties(address, offsets, rows, length, step, dtype, R, C,
-                                         DTYPES, WIDE)
-                main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
-            tied_from = top * (1.0 - 4.44e-16 if WIDE else 1.0)
-            main = (main * scale.to(tl.float64)).to(FLOAT)
-            others = (others * scale.to(tl.float64)).to(FLOAT)
+            corner = rows & (factor == 0.0)
             l1_ = tl.zeros([R, C // FOLD], FLOAT)
             l2_ = tl.zeros([R, C // FOLD], FLOAT)
             norm_ = tl.zeros([R, C // FOLD], FLOAT)
-            for k in range(0, length, C):
+            for k in tl.range(0, length, C, num_stages=STAGES):
                 entries = k + cols
                 along = entries * step if COLUMNS else entries
                 mask = rows[:, None] & (entries < length)[None, :]
                 at = offsets[:, None] + along[None, :]
                 x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
-                c = tl.abs(x)
-                d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
-                z = d * factor[:, None]
-                entry = entries[None, :] + tl.zeros([R, C], tl.int32)
-                one = tl.where(entry == where[:, None], main[:, None], others[:, None])
-                one = tl.where(c >= tied_from[:, None], one, 0.0)
-                z = tl.where(corner[:, None], one, z)
-                z = tl.where(x < 0.0, -z, z)
-                answer = tl.where(z == 0.0, 0.0, z * back[:, None])
-                answer = tl.where(keep != 0, x, answer)
-                if IN_PLACE:
-                    rounded = store_values(out, at, answer, mask & (keep == 0), dtype, ALIGNED, DTYPES)
-                else:
-                    rounded = store_values(out, at, answer, mask, dtype, ALIGNED, DTYPES)
+                z = tl.maximum(tl.abs(x) * scale[:, None] - high[:, None] - low[:, None], 0.0)
+                z = z * factor[:, None]
+                answer = tl.where(keep != 0, x, _signed(x, z, back[:, None]))
+                # What is left of a corner is written after this, over its zeros.
+                put = (rows & ~corner)[:, None] & (entries < until)[None, :]
+                rounded = store_values(out, at, answer, put, dtype, ALIGNED, DTYPES)
                 y = tl.abs(rounded) * scale[:, None]
-                exact = tl.where(keep != 0, y, tl.abs(z))
                 l1_ += folded(y, R, C, FOLD)
                 l2_ += folded(y * y, R, C, FOLD)
-                norm_ += folded(exact * exact, R, C, FOLD)
-            l1, l2, norm = tl.sum(l1_, 1), tl.sum(l2_, 1), tl.sum(norm_, 1)
+                if not EXACT:
+                    exact = tl.where(keep != 0, y, z)
+                    norm_ += folded(exact * exact, R, C, FOLD)
+            l1, l2 = tl.sum(l1_, 1), tl.sum(l2_, 1)
+            norm = l2 if EXACT else tl.sum(norm_, 1)
+            if tl.sum(tl.where(corner, 1, 0), 0) > 0:
+                l1_c, l2_c, norm_c = _write_corners(
+                    address, out, offsets, corner, length, step, dtype, low_mu, high_mu, alpha,
+                    beta, top, scale, back, R, 64, DTYPES, WIDE)
+                l1 = tl.where(corner, l1_c, l1)
+                l2 = tl.where(corner, l2_c, l2)
+                norm = tl.where(corner, norm_c, norm)
         term = tl.where(l2 > 0.0, l1 * inverse_root(l2, WIDE), 1.0)
         size = norm * inverse_root(norm, WIDE)
-        live = (factor > 0.0) & (keep == 0)
-        value = tl.where(live, size / tl.where(live, factor, 1.0), size)
+        value = size / tl.where(factor > 0.0, factor, 1.0)
         wide = back.to(tl.float64)
         value = value.to(tl.float64) * wide
         # Where nothing is left but a corner, the dual value is that of its entry above threshold.
         corner_value = top.to(tl.float64) - mu * beta
-        value = tl.where((factor == 0.0) & (keep == 0), corner_value, value)
+        value = tl.where(factor == 0.0, corner_value, value)
         found = (tl.where(rows, term, 0.0).to(tl.float64),
                  tl.where(rows, size, 0.0).to(tl.float64) * wide, tl.where(rows, value, 0.0))
         sums = tl.reduce(found, 0, _gather)
@@ -167,6 +174,35 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
     tl.store(result + TERMS, beta * terms)
     tl.store(result + PRIMAL, primal)
     tl.store(result + DUAL, dual)
+
+
+@triton.jit
+def _write_corners(address, out, offsets, corner, length, step, dtype, low_mu, high_mu, alpha,
+                   beta, top, scale, back, R: tl.constexpr, C: tl.constexpr,
+                   DTYPES: tl.constexpr, WIDE: tl.constexpr):
+    """Write the vectors of a tile of which only the largest entries are left. Rare, so simple."""
+    FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
+    _, m, where = count_ties(address, offsets, corner, length, step, dtype, R, C, DTYPES, WIDE)
+    main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
+    cols = tl.arange(0, C)
+    l1 = tl.zeros([R, C], FLOAT)
+    l2 = tl.zeros([R, C], FLOAT)
+    norm = tl.zeros([R, C], FLOAT)
+    for k in range(0, length, C):
+        entries = k + cols
+        mask = corner[:, None] & (entries < length)[None, :]
+        at = offsets[:, None] + (entries * step)[None, :]
+        x = load_values(address, at, mask, dtype, False, DTYPES, WIDE)
+        entry = entries[None, :] + tl.zeros([R, C], tl.int32)
+        z = _lone_entries(tl.abs(x), top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
+        z = tl.where(mask, z, 0.0)
+        answer = _signed(x, z, back[:, None])
+        rounded = store_values(out, at, answer, mask, dtype, False, DTYPES)
+        y = tl.where(mask, tl.abs(rounded) * scale[:, None], 0.0)
+        l1 += y
+        l2 += y * y
+        norm += z * z
+    return tl.sum(l1, 1), tl.sum(l2, 1), tl.sum(norm, 1)
 
 
 @triton.jit
@@ -180,6 +216,7 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
                 IN_PLACE: tl.constexpr):
     """Write steps ``first`` to ``end`` of one vector."""
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
+    EXACT: tl.constexpr = DTYPES == FLOAT64 if WIDE else DTYPES == FLOAT32
     FOLD: tl.constexpr = 4 if ALIGNED else 1
     length = tl.load(table + LENGTH).to(tl.int32)
     dtype = tl.load(table + DTYPE)
@@ -188,14 +225,15 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
         length = tl.multiple_of(length, 8)
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
     top, factor = tl.load(value), tl.load(value + 1)
+    factor = tl.where(keep != 0, 1.0, factor)
     m, where = tl.load(value + 2), tl.load(value + 3)
     one = tl.full([1], 1.0, FLOAT)
     scale, back = power_of_two(one * top.to(FLOAT), WIDE)
     high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
-    main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top)
-    main = (main * scale.to(tl.float64)).to(FLOAT)
-    others = (others * scale.to(tl.float64)).to(FLOAT)
+    main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
+    main, others = main.to(FLOAT), others.to(FLOAT)
     tied_from = one * top.to(FLOAT) * (1.0 - 4.44e-16 if WIDE else 1.0)
+    until = tl.where(keep != 0, 0, length) if IN_PLACE else length
     corner = factor == 0.0
     cols = tl.arange(0, C)
     l1 = tl.zeros([1, C // FOLD], FLOAT)
@@ -204,27 +242,24 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
     skip = vector * tl.load(table + STRIDE) * item
     address = tl.load(table + ADDRESS) + skip
     out = tl.load(table + OUT) + skip
-    for k in range(first, end):
+    for k in tl.range(first, end, num_stages=STAGES):
         place, goal = address + k * C * item, out + k * C * item
-        entry = k * C + cols.to(tl.int64)
         mask = k * C + cols < length
         x = load_values(place, cols, mask, dtype, ALIGNED, DTYPES, WIDE)
         c = tl.abs(x)
         z = tl.maximum(c * scale - high - low, 0.0) * factor.to(FLOAT)
-        lone = tl.where(entry.to(tl.float64) == where, main, others)
-        z = tl.where(corner, tl.where(c >= tied_from, lone, 0.0), z)
-        z = tl.where(x < 0.0, -z, z)
-        answer = tl.where(z == 0.0, 0.0, z * back)
-        answer = tl.where(keep != 0, x, answer)
-        if IN_PLACE:
-            rounded = store_values(goal, cols, answer, mask & (keep == 0), dtype, ALIGNED, DTYPES)
-        else:
-            rounded = store_values(goal, cols, answer, mask, dtype, ALIGNED, DTYPES)
-        y = tl.where(mask, tl.abs(rounded) * scale, 0.0)
-        exact = tl.where(keep != 0, y, tl.where(mask, tl.abs(z), 0.0))
+        if corner:
+            entry = k * C + cols.to(tl.int64)
+            lone = tl.where(entry.to(tl.float64) == where, main, others)
+            z = tl.where((c >= tied_from) & mask, lone, 0.0)
+        answer = tl.where(keep != 0, x, _signed(x, z, back))
+        rounded = store_values(goal, cols, answer, k * C + cols < until, dtype, ALIGNED, DTYPES)
+        y = tl.abs(rounded) * scale
         l1 += folded(y, 1, C, FOLD)
         l2 += folded(y * y, 1, C, FOLD)
-        norm += folded(exact * exact, 1, C, FOLD)
+        if not EXACT:
+            exact = tl.where(keep != 0, y, z)
+            norm += folded(exact * exact, 1, C, FOLD)
     tl.store(result + TERMS, whole(l1))
     tl.store(result + PRIMAL, whole(l2))
-    tl.store(result + DUAL, whole(norm))
+    tl.store(result + DUAL, whole(l2 if EXACT else norm))

@@ -16,12 +16,12 @@ from ..layout import Axis, normal_axes
 from ..result import Projection, Status
 from .answer import Answer, Side, answers
 from .jumps import resolve
-from .network import Network
+from .network import Alone, Network
 from .part import Part
 from .pieces import Piece, is_dtensor, piece_of
 from .solve import Group, evaluate, solve, totals
 
-KERNEL = "sharded"
+SHARDED, ALONE = "sharded", "torch"  # kernels: with a network, and without one
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,15 @@ def project_groups_(
     what the certificates hold as theirs.
     """
     members = [member for group in groups for member in group]
-    network = Network([m.tensor.device_mesh for m in members if is_dtensor(m.tensor)])
+    meshes = [m.tensor.device_mesh for m in members if is_dtensor(m.tensor)]
+    network: Any = Network(meshes) if meshes else Alone(members[0].tensor.device)
+    name = SHARDED if meshes else ALONE
     problem: Exception | None = None
     made: list[Group] = []
     try:
-        if kernel not in (None, KERNEL):
+        if kernel not in (None, name):
             raise InvalidInput(
-                f"kernel is {kernel!r}, which cannot read sharded tensors; expected {KERNEL!r}"
+                f"kernel is {kernel!r}, which cannot read these tensors; expected {name!r}"
             )
         made = _groups(network, groups, targets, starts)
     except Exception as error:  # the others have to hear of it, whatever it is
@@ -68,7 +70,7 @@ def project_groups_(
     options = list(map(len, groups)), list(targets), list(starts), tol, certify
     network.agree(str((described, options)), problem)
     solve(network, made, tol)
-    results = _write(network, made, values, certify)
+    results = _write(network, made, values, name, certify)
     for member in members:
         torch.autograd.graph.increment_version(member.tensor)
     return results
@@ -102,7 +104,7 @@ def _groups(
 
 
 def _write(
-    network: Network, groups: Sequence[Group], values: Sequence[Any], certify: bool
+    network: Network, groups: Sequence[Group], values: Sequence[Any], kernel: str, certify: bool
 ) -> list[Projection[Any]]:
     moving = [group for group in groups if group.root.mu > 0.0]
     found = answers(network, moving)
@@ -128,7 +130,7 @@ def _write(
                 status=states.get(id(group), Status.FEASIBLE),
                 iterations=group.root.iterations,
                 passes=group.passes,
-                kernel=KERNEL,
+                kernel=kernel,
                 primal=primal * group.unit,
                 dual=(dual + group.root.mu * group.level) * group.unit,
             )
@@ -201,19 +203,20 @@ def project(
     in_place: bool,
     certify: bool,
 ) -> Any:
-    """``project``, ``project_`` and ``solve`` of a sharded tensor, or of a container of them."""
+    """``project``, ``project_`` and ``solve`` of one tensor, or of a container of tensors."""
     single = isinstance(given, Tensor)
     keys: Sequence[Any] = (
         [None] if single else list(given) if isinstance(given, Mapping) else range(len(given))
     )
     tensors = [given if single else given[key] for key in keys]
     if not in_place:
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if wanted and any(is_dtensor(t) for t in tensors):
             raise UnsupportedType(
                 "the projection of sharded tensors has no derivative; call it under "
                 "torch.no_grad(), or detach them first"
             )
-        tensors = [tensor.detach().clone() for tensor in tensors]
+        tensors = [_copy(tensor.detach()) for tensor in tensors]
     members = [
         Member(
             tensor,
@@ -229,6 +232,12 @@ def project(
     return found if certify else value
 
 
+def _copy(x: Tensor) -> Tensor:
+    """A copy to be projected; integers become float64."""
+    whole = not (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool)
+    return x.to(torch.float64) if whole else x.clone()
+
+
 def project_each_(
     members: Sequence[Member],
     targets: Sequence[float],
@@ -239,7 +248,7 @@ def project_each_(
     tol: float | None,
     kernel: str | None,
 ) -> list[Projection[Any]]:
-    """``project_each_`` of tensors of which some are sharded."""
+    """``project_each_`` of sharded tensors, or of others where they lie."""
     groups = [list(members)] if shared else [[member] for member in members]
     values = [given] if shared else [member.tensor for member in members]
     return project_groups_(groups, targets, starts, values, tol=tol, kernel=kernel)

@@ -115,6 +115,39 @@ class Network:
         return values
 
 
+class Alone:
+    """The network of a process that holds all of every tensor, on some device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def splits(self, mesh: Any, dims: Sequence[int]) -> set[str]:
+        """No vector goes on elsewhere."""
+        return set()
+
+    def counts(self, mesh: Any, dims: Sequence[int]) -> bool:
+        """Nobody else knows the sums."""
+        return True
+
+    def agree(self, description: str, problem: Exception | None) -> None:
+        """Raise if there is a problem."""
+        if problem is not None:
+            raise problem
+
+    def total(self, values: Tensor) -> list[float]:
+        """The numbers themselves."""
+        numbers: list[float] = values.to(torch.float64).tolist()
+        return numbers
+
+    largest = total
+
+    def over_vectors(
+        self, parts: Sequence[Part], values: Sequence[Tensor], op: Any
+    ) -> list[Tensor]:
+        """The numbers themselves."""
+        return list(values)
+
+
 def _ranks(mesh: Any) -> list[int]:
     ranks: list[int] = mesh.mesh.flatten().tolist()
     return ranks

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import memory_view
+from ..layout import memory_view
 
 Table = NDArray[np.int64]
 
@@ -160,10 +160,8 @@ class _Builder:
             self.unaligned |= 1 << kind
         index = len(self.tensors)
         limit = int(np.float64(1.0 / LIMITS[dtype]).view(np.int64))
-        self.tensors.append(
-            [*address, shape.length, shape.stride, shape.step, shape.inner, shape.item, dtype]
-            + [self.slot, limit]
-        )
+        walk = [shape.length, shape.stride, shape.step, shape.inner, shape.item]
+        self.tensors.append([*address, *walk, dtype, self.slot, limit])
         if kind in KEEPS_SLOTS:
             self.slot += shape.vectors
         root = math.sqrt(shape.length)
@@ -189,8 +187,8 @@ class _Builder:
                 sample_end = first + -(-(end - first) // SAMPLE)
                 count = sample_end - first
                 if shape.inner > 1:
-                    covered = [min(rows, shape.inner - u % blocks * rows) for u in range(first, sample_end)]
-                    count = sum(covered)
+                    blocks_seen = (u % blocks for u in range(first, sample_end))
+                    count = sum(min(rows, shape.inner - b * rows) for b in blocks_seen)
                 self.sample_tops[group] += top * count
                 self.sample_counts[group] += count
             self.segments.append([index, group, kind, first, end, sample_end, self.part, -1])
@@ -220,7 +218,7 @@ class _Builder:
         begin, end = self.offset, self.offset + units * cost
         self.offset = end
         first = int(begin / self.share)
-        last = min(int(math.ceil(end / self.share)), self.programs)
+        last = min(math.ceil(end / self.share), self.programs)
         edges = [0]
         edges += [
             min(max(round((p * self.share - begin) / cost), 0), units)

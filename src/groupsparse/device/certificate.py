@@ -1,0 +1,125 @@
+"""Certificates that lie on the device until somebody looks at them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..result import Projection, Status
+from .tables import SPLIT, Tables
+
+STATUSES = {
+    10: Status.FEASIBLE,
+    11: Status.CONVERGED,
+    12: Status.TIE,
+    13: Status.STALLED,
+    14: Status.NOT_FINITE,
+    15: Status.OUT_OF_RANGE,
+}
+# Columns of a group's state that the host reads; see ``kernels/triton_search.py``.
+MU, MODE, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 21, 22, 31
+SEGMENT_FIELDS, SPLIT_FIELDS = 3, 4
+
+
+class DeviceProjection(Projection[Any]):
+    """One group's certificate, put together from ``numbers`` on the device when it is looked at.
+
+    With ``live`` these are the memory of a plan, and change with its next call.
+    """
+
+    __slots__ = ("group", "known", "live", "numbers", "shown", "tables", "targeted")
+
+    group: int
+    known: dict[str, Any] | None
+    live: bool
+    numbers: Tensor
+    shown: Any
+    tables: Tables
+    targeted: float
+
+    def __init__(
+        self, value: Any, tables: Tables, group: int, target: float, numbers: Tensor, live: bool
+    ) -> None:
+        for name, given in (
+            ("shown", value), ("tables", tables), ("group", group), ("targeted", target),
+            ("numbers", numbers), ("live", live), ("known", None),
+        ):  # fmt: skip
+            object.__setattr__(self, name, given)
+
+    def _read(self) -> dict[str, Any]:
+        if self.known is None or self.live:
+            found = read(self.tables, self.numbers.cpu().numpy(), self.group, self.targeted)
+            object.__setattr__(self, "known", found)
+        assert self.known is not None
+        return self.known
+
+    value = property(lambda self: self.shown)
+    target = property(lambda self: self.targeted)
+    multiplier = property(lambda self: self._read()["multiplier"])
+    hoyer = property(lambda self: self._read()["hoyer"])
+    status = property(lambda self: self._read()["status"])
+    iterations = property(lambda self: self._read()["iterations"])
+    passes = property(lambda self: self._read()["passes"])
+    kernel = property(lambda self: "triton")
+    primal = property(lambda self: self._read()["primal"])
+    dual = property(lambda self: self._read()["dual"])
+
+
+def left_on_device(guesses: Sequence[Any], groups: int, device: Any) -> Tensor | None:
+    """What an earlier call left, if these are its certificates in their order."""
+    first = guesses[0]
+    if not isinstance(first, DeviceProjection) or first.numbers.device != device:
+        return None
+    if len(first.tables.counts) != groups:
+        return None
+    for group, guess in enumerate(guesses):
+        alike = isinstance(guess, DeviceProjection) and guess.numbers is first.numbers
+        if not alike or guess.group != group:
+            return None
+    return first.numbers
+
+
+def read(tables: Tables, numbers: NDArray[np.float64], group: int, target: float) -> dict[str, Any]:
+    """Put a group's certificate together from what the kernels left."""
+    groups, segments = len(tables.counts), len(tables.segments)
+    states = groups * STATE_FIELDS
+    state = numbers[:states].reshape(groups, STATE_FIELDS)[group]
+    results = numbers[states : states + SEGMENT_FIELDS * segments].reshape(-1, SEGMENT_FIELDS)
+    values = numbers[states + SEGMENT_FIELDS * segments :].reshape(-1, SPLIT_FIELDS)
+    mu = float(state[MU])
+    whole = (tables.segments[:, 1] == group) & (tables.segments[:, 2] != SPLIT)
+    sums = results[whole].sum(axis=0)
+    for number, length in enumerate(tables.lengths):
+        _, owner, _, first, last, _, _ = tables.splits[number]
+        if owner == group:
+            sums = sums + _of_split(results[first:last].sum(axis=0), values[number], mu, length)
+    terms, primal, dual = sums
+    level = tables.tops[group] - tables.counts[group] * target
+    return {
+        "multiplier": mu,
+        "status": STATUSES[int(state[MODE])],
+        "iterations": int(state[ITERATIONS]),
+        "passes": int(state[PASSES]) + 1,
+        "hoyer": float((tables.tops[group] - terms) / tables.counts[group]),
+        "primal": float(primal),
+        "dual": float(dual + mu * level),
+    }
+
+
+def _of_split(
+    sums: NDArray[np.float64], value: NDArray[np.float64], mu: float, length: int
+) -> NDArray[np.float64]:
+    """The same three numbers for a vector that several programs wrote."""
+    beta = 1.0 / (math.sqrt(length) - 1.0)
+    l1, l2, norm = sums
+    top, factor = value[:2]
+    scale = 2.0 ** -math.floor(math.log2(top)) if 0.0 < top < math.inf else 1.0
+    size = math.sqrt(norm) / scale
+    term = beta * (l1 / math.sqrt(l2) if l2 > 0.0 else 1.0)
+    dual = size if mu == 0.0 else size / factor if factor > 0.0 else top - mu * beta
+    return np.array([term, size, dual])

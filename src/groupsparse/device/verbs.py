@@ -1,0 +1,158 @@
+"""The public verbs on CUDA tensors."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bundle import rebuilt
+from ..errors import InvalidInput, UnsupportedType
+from ..layout import Axis, normal_axes
+from ..result import Projection
+from .plan import Projector, filter_axes, repeats_memory
+
+# Plans of earlier calls. They hold workspace, about a hundredth of their tensors, and no tensor.
+REMEMBERED = 16
+_plans: OrderedDict[Hashable, Projector] = OrderedDict()
+_lock = threading.Lock()
+
+
+@functools.cache
+def usable() -> bool:
+    """Whether there is a Triton to run CUDA tensors with."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def check_place(tensors: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise where the kernel was asked for and cannot run."""
+    from ..kernels.triton_launch import INTERPRETED
+
+    for x, name in zip(tensors, names, strict=True):
+        if not isinstance(x, Tensor) or not (x.is_cuda or INTERPRETED):
+            where = x.device if isinstance(x, Tensor) else "no tensor"
+            raise InvalidInput(f"kernel 'triton' needs CUDA tensors; {name} is {where}")
+
+
+def solve(
+    given: Any,
+    hoyer: float,
+    *,
+    axis: Axis,
+    tol: float | None,
+    start: Any,
+    in_place: bool,
+) -> Projection[Any]:
+    """``solve``, ``project`` and ``project_`` of one tensor, or of a container of tensors.
+
+    Waits for the device once, since bad input is an error here.
+    """
+    single = isinstance(given, Tensor)
+    keys: Sequence[Any] = (
+        [None] if single else list(given) if isinstance(given, Mapping) else range(len(given))
+    )
+    names = ["vectors" if single else f"vectors[{key!r}]" for key in keys]
+    tensors = [given if single else given[key] for key in keys]
+    check_place(tensors, names)
+    for x, name in zip(tensors, names, strict=True):
+        if not single and x.ndim == 0:
+            raise InvalidInput(
+                f"{name} is a single number; each member of a container is one vector (one vector "
+                "alone: pass it as an array)"
+            )
+    axes: list[Any] = [normal_axes(axis if single else None, x.ndim, "vectors") for x in tensors]
+    outputs = None
+    if not in_place:
+        tensors = [_readable(x, name) for x, name in zip(tensors, names, strict=True)]
+        outputs = [torch.empty_like(x) for x in tensors]
+    with _lock:
+        plan = _plan(tensors, outputs, axes, shared=True, tol=tol, names=names)
+        try:
+            plan.launch(hoyer, start)
+            plan.raise_if_refused()
+            [found] = plan.certificates(plan.report.clone())
+        finally:
+            plan.release()
+    value = given if outputs is None else outputs[0] if single else rebuilt(given, keys, outputs)
+    object.__setattr__(found, "shown", value)
+    return found
+
+
+def _readable(x: Tensor, name: str) -> Tensor:
+    """A tensor that the kernel can read, and of whose kind the answer is."""
+    x = x.detach()
+    if x.dtype.is_complex or x.dtype == torch.bool:
+        raise UnsupportedType(f"{name} has dtype {x.dtype}; expected real numbers")
+    if not x.dtype.is_floating_point:
+        return x.to(torch.float64)
+    return x.contiguous() if repeats_memory(x) else x
+
+
+def project_each_(
+    tensors: Mapping[Any, Tensor] | Sequence[Tensor],
+    targets: Sequence[float],
+    *,
+    axes: Sequence[Any],
+    shared: bool,
+    tol: float | None,
+    start: Any,
+) -> list[Projection[Any]]:
+    """``project_each_`` of CUDA tensors: nothing waits, and no error can be raised for values."""
+    keys = list(tensors) if isinstance(tensors, Mapping) else list(range(len(tensors)))
+    names = [f"tensors[{key!r}]" for key in keys]
+    members = [tensors[key] for key in keys]
+    check_place(members, names)
+    along = [
+        normal_axes(filter_axes(x) if axis is None else axis, x.ndim, name)
+        for x, axis, name in zip(members, axes, names, strict=True)
+    ]
+    with _lock:
+        plan = _plan(members, None, along, shared=shared, tol=tol, names=names)
+        try:
+            plan.launch(targets, start)
+            found = plan.certificates(plan.report.clone())
+        finally:
+            plan.release()
+    if shared:
+        object.__setattr__(found[0], "shown", tensors)
+    return found
+
+
+def _plan(
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor] | None,
+    axes: list[Any],
+    *,
+    shared: bool,
+    tol: float | None,
+    names: Sequence[str],
+) -> Projector:
+    """A plan for these tensors: an earlier call's, if one was as these are."""
+    stream = torch.cuda.current_stream(tensors[0].device).cuda_stream if tensors[0].is_cuda else 0
+    lies = [(*_lies(x), along) for x, along in zip(tensors, axes, strict=True)]
+    goals = None if outputs is None else tuple(map(_lies, outputs))
+    key = (stream, shared, tol, tuple(lies), goals, tuple(names))
+    plan = _plans.get(key)
+    if plan is None:
+        plan = Projector(
+            tensors, axis=axes, shared=shared, tol=tol, outputs=outputs, names=names
+        )
+        if not plan.staged:  # copies of tensors are not kept
+            _plans[key] = plan
+        if len(_plans) > REMEMBERED:
+            _plans.popitem(last=False)
+    else:
+        _plans.move_to_end(key)
+        plan.bind(tensors, outputs)
+    return plan
+
+
+def _lies(x: Tensor) -> tuple[Any, ...]:
+    """All that a plan depends on."""
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16 == 0
