@@ -21,11 +21,12 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue of its own
 import torch
 
 from experiments.jobs import Job, Journal, Schedule, model_epochs, rates
-from experiments.methods import Attached, attach, cut
+from experiments.methods import SCORES, Attached, attach, cut
 from experiments.slot import Data, Settings, Slot
 from groupsparse import prune
 
 LAST = 3  # accuracy is the mean of so many last epochs
+MOST_FAILURES = 8  # in a row, after which the GPU is taken to be broken
 
 
 class OutOfTime(Exception):
@@ -61,7 +62,9 @@ class Fleet:
         self.urgent = torch.cuda.Stream(priority=-1) if self.on_gpu else None
         self.epoch_seconds: dict[str, float] = {}
         self.epochs_done = 0
-        torch.backends.cudnn.benchmark = True
+        self.failures = 0  # in a row
+        if self.on_gpu:
+            torch.backends.cudnn.benchmark_limit = 5  # the likely ones; building each takes a while
         self.slots = [
             # The step with DeepHoyer's regulariser is only needed by one run in three.
             Slot(network, data, settings, regularised=number % 3 == 0)
@@ -70,26 +73,26 @@ class Fleet:
         ]
         self.fresh: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
         for slot in self.slots:
-            try:
-                slot.prepare()
-            except Exception:
-                # A session on a machine that is gone in minutes goes on with what works.
-                print(f"no graphs for {slot.network}:\n{traceback.format_exc()}", flush=True)
-                slot.without_graphs()
+            slot.prepare()
+            for name, trouble in slot.trouble.items():
+                print(f"{slot.network}: no graph for {name!r}: {trouble}", flush=True)
         # From here on only scores at initialisation run a convolution outside of a graph.
         torch.backends.cudnn.benchmark = False
 
     # Time.
 
     def left(self) -> float:
-        """Seconds until the deadline."""
+        """Seconds until the deadline; none where nothing works any more."""
+        if self.failures >= MOST_FAILURES:
+            return 0.0
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
 
-    def fits(self, job: Job) -> bool:
-        """Whether a job would end in time, going by the epochs so far."""
+    def fits(self, job: Job, after: Iterable[Job] = ()) -> bool:
+        """Whether a job, and the shortest that waits for it, would end in time."""
         if self.deadline is None:
             return True
-        return self.left() > 1.1 * job.epochs * self.epoch_seconds.get(job.network, 0.0) + 1.0
+        epochs = job.epochs + min((child.epochs for child in after), default=0)
+        return self.left() > 1.05 * epochs * self.epoch_seconds.get(job.network, 0.0) + 0.5
 
     # Working through jobs.
 
@@ -173,11 +176,13 @@ class Fleet:
                 trouble = traceback.format_exc()
                 print(f"{job.name} failed:\n{trouble}", flush=True)
                 with self.guard:
+                    self.failures += 1
                     schedule.journal.add(job, {"error": trouble.splitlines()[-1]})
                     schedule.fail(job)
                     self.guard.notify_all()
                 continue
             with self.guard:
+                self.failures = 0
                 schedule.journal.add(job, results)
                 schedule.journal.drop(job.name, "part")
                 schedule.finish(job, state)
@@ -189,7 +194,7 @@ class Fleet:
         with self.guard:
             while True:
                 for job in schedule.ready(slot.network, regularised):
-                    if self.fits(job):
+                    if self.fits(job, schedule.children(job.name)):
                         schedule.running.add(job.name)
                         return job
                 waiting = any(job.network == slot.network for job in schedule.open())
@@ -248,11 +253,13 @@ class Fleet:
             slot.strength.fill_(job.method.strength)
             attached = attach(slot, job, steps)
             parked = self._unpark(slot, job, attached, schedule.journal)
-            if parked is None:
+        if parked is None:
+            # Scores at initialisation take seconds, and nothing of the others'.
+            with nullcontext() if job.cut in SCORES else self._aside(slot):
                 masks = cut(slot, job)
                 if masks is not None:
                     slot.hold(masks)
-                parked = ([], [], 0)
+            parked = ([], [], 0)
         return (attached, *parked)
 
     def _fresh(self, slot: Slot, seed: int) -> dict[str, torch.Tensor]:
@@ -300,7 +307,7 @@ class Fleet:
         journal: Journal,
     ) -> None:
         """Write down a run in the middle, so that the next session goes on with it."""
-        if not losses:
+        if not losses or not journal.networks:
             return
         state = {
             "model": slot.state(),
@@ -330,7 +337,7 @@ class Fleet:
         return state["losses"], state["accuracies"], len(state["losses"])
 
 
-def measure(fleet: Fleet, network: str, steps: int = 100) -> dict[str, float]:
+def measure(fleet: Fleet, network: str, steps: int = 60) -> dict[str, float]:
     """Seconds an epoch takes: one network alone, and all of its kind side by side."""
     slots = [slot for slot in fleet.slots if slot.network == network]
     total = fleet.data.count("final") // fleet.settings.batch

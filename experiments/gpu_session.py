@@ -1,21 +1,20 @@
 """Recipe search, Table 2 and Table 1 in one process, within a budget of seconds.
 
-    python -m experiments.gpu_session --data DIR --out DIR --budget-seconds 560
+    python -m experiments.gpu_session --data DIR --state DIR --budget-seconds 380
 
-Runs of all networks go side by side. What is most valuable comes first; what finished is written
-at once, so that a second call with the same folders goes on. ``--dry-run`` lists the jobs.
+Runs of all networks go side by side. What is most valuable comes first; what finished is a line of
+``runs.jsonl`` at once, so that a second call with the same folders goes on, and a killed one has
+lost nothing that was finished. ``--dry-run`` lists the jobs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -39,24 +38,26 @@ def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argpar
     add("--resume", type=Path, nargs="*", default=[], help="runs.jsonl of earlier sessions")
     add("--choice", type=Path, help="choice.json of an earlier session")
     add("--tables", nargs="+", choices=TABLES, default=list(tables))
-    add("--seeds", type=int, nargs="+", default=[0])
-    add("--epochs", type=int, default=16)
-    add("--finetune", type=int, default=6)
-    add("--search-epochs", type=int, default=12)
-    add("--search-finetune", type=int, default=4)
-    add("--search-seconds", type=float, default=float("inf"), help="then choose from what there is")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add("--epochs", type=int, default=12)
+    add("--finetune", type=int, default=4)
+    add("--search-epochs", type=int, default=8)
+    add("--search-finetune", type=int, default=3)
+    add("--search-seconds", type=float, default=150.0, help="then choose from what there is")
     add("--search-seeds", type=int, nargs="+", default=[0])
-    add("--batch", type=int, default=128)
+    add("--batch", type=int, default=256)
     add("--rate", type=float, default=0.1, help="at a batch of 128")
     add("--finetune-rate", type=float, default=0.05, help="at a batch of 128")
     add("--schedule", choices=("linear", "paper"), default="linear")
-    add("--smoothing", type=float, default=0.0)
+    add("--smoothing", type=float, default=0.1)
     add("--network", default="vgg16", help="of the recipe search and Table 1")
     add("--table2-networks", nargs="+", default=list(table2.NETWORKS))
     add("--table2-seeds", type=int, nargs="+", default=[0])
     add("--slots", type=int, default=7, help="runs of the main network side by side")
-    add("--table2-slots", type=int, default=2, help="of each network of Table 2")
+    add("--table2-slots", type=int, default=1, help="of each network of Table 2")
     add("--budget-seconds", type=float)
+    add("--began", type=float, help="when the budget's clock started, in seconds since 1970")
+    add("--journal-only", action="store_true", help="no networks on the disk, and no records")
     add("--only", type=int, help="train on so many images only, to try things out")
     add("--dry-run", action="store_true")
     return parser.parse_args(arguments)
@@ -87,7 +88,9 @@ class Plan:
         self.choice: recipe.Choice | None = None
         searching = "recipe" in options.tables and not self.remembered.exists()
         searched = setting_of(options, "recipe")
-        self.search = recipe.jobs(searched, options.search_seeds) if searching else []
+        everything = recipe.jobs(searched, options.search_seeds) if searching else []
+        self.search = [job for job in everything if job.priority[0] < recipe.LAST]
+        self.extras = [job for job in everything if job.priority[0] >= recipe.LAST]
 
     @property
     def remembered(self) -> Path:
@@ -96,7 +99,9 @@ class Plan:
 
     def first(self) -> list[Job]:
         """The jobs that need no choice."""
-        jobs = list(self.search)
+        jobs = [*self.search, *self.extras]
+        if "table1" in self.options.tables:
+            jobs += table1.jobs(setting_of(self.options, "table1"), self.options.seeds, None)
         if "table2" in self.options.tables:
             for network in self.options.table2_networks:
                 setting = setting_of(self.options, "table2")
@@ -121,9 +126,11 @@ class Plan:
             searched = setting_of(self.options, "recipe")
             self.choice = recipe.choose(journal.done.values(), searched)
             if self.search and not self.options.dry_run:
+                journal.say({"choice": asdict(self.choice)})
                 text = json.dumps(asdict(self.choice), indent=1)
                 self.remembered.write_text(text, encoding="utf-8")
-        print(f"chosen on held-out images: {self.choice}", flush=True)
+        if not self.options.dry_run:
+            say(self.began, f"chosen on held-out images: {self.choice}")
         jobs: list[Job] = []
         if "table1" in self.options.tables:
             setting = setting_of(self.options, "table1")
@@ -149,16 +156,18 @@ def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None)
     """Run what the command line says."""
     began = time.monotonic()
     options = options_of(tables, arguments)
+    if options.began is not None:
+        began -= max(time.time() - options.began, 0.0)
     plan = Plan(options, began)
-    journal = Journal(options.state, options.resume)
+    journal = Journal(options.state, options.resume, networks=not options.journal_only)
     if options.dry_run:
         dry_run(plan, journal)
         return
-    if torch.cuda.is_available():
-        torch.set_num_threads(2)  # of each of many threads
+    torch.set_num_threads(1)  # of each of many threads, which would only wait for each other
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    say(began, "started")
     data = load(options, device)
-    print(f"[{time.monotonic() - began:6.1f} s] data loaded", flush=True)
+    say(began, "data loaded")
     slots: dict[str, int] = {}
     if set(options.tables) & {"recipe", "table1"}:
         slots[options.network] = options.slots
@@ -167,24 +176,26 @@ def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None)
     settings = Settings(batch=options.batch, smoothing=options.smoothing)
     deadline = None if options.budget_seconds is None else began + options.budget_seconds
     fleet = Fleet(data, settings, slots, deadline)
-    print(f"[{time.monotonic() - began:6.1f} s] {len(fleet.slots)} networks ready", flush=True)
+    say(began, f"{len(fleet.slots)} networks ready")
     speeds = {network: measure(fleet, network) for network in slots}
-    print(f"[{time.monotonic() - began:6.1f} s] seconds an epoch: {speeds}", flush=True)
+    for network, speed in speeds.items():
+        fleet.epoch_seconds[network] = speed["side by side"] * slots[network]
+    say(began, f"seconds an epoch: {speeds}")
+    hidden = ("data", "out", "state", "resume", "choice", "began")  # of this machine
+    about = {k: v for k, v in vars(options).items() if k not in hidden}
+    journal.begin({**record.provenance(), "options": about, "seconds per epoch": speeds})
     try:
         fleet.run(plan.first(), journal, plan.then)
     finally:
-        hidden = ("data", "out", "state", "resume", "choice")  # folders of this machine
-        about: dict[str, Any] = {
-            "options": {k: v for k, v in vars(options).items() if k not in hidden},
-            "seconds per epoch": speeds,
-        }
-        if plan.choice is not None:
-            about["choice"] = asdict(plan.choice)
-        for path in write_records(journal, options.out, about, time.monotonic() - began):
-            print(f"wrote {path.name}", flush=True)
-        for path in (journal.path, plan.remembered):
-            if path.exists() and options.out != record.RECORDS:
-                shutil.copy(path, options.out / path.name)
+        journal.say({"seconds": round(time.monotonic() - began, 1)})
+        if not options.journal_only:
+            for path in write_records(journal, options.out):
+                print(f"wrote {path.name}", flush=True)
+
+
+def say(began: float, what: str) -> None:
+    """One line, with the time."""
+    print(f"[{time.monotonic() - began:6.1f} s] {what}", flush=True)
 
 
 def dry_run(plan: Plan, journal: Journal) -> None:

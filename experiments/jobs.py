@@ -159,7 +159,9 @@ def rates(job: Job, steps: int, epoch: int) -> list[float]:
         progress = (step + 1) / total
         rise = 0.1 + 0.9 * progress / warm if warm else 1.0
         fall = (1.0 - progress) / (1.0 - warm)
-        found.append(job.rate * max(min(rise, fall), 0.0))
+        # Finetuning is so short that the last epochs, which are reported, need a low rate soon.
+        fall = max(fall, 0.0) if warm else max(fall, 0.0) ** 2
+        found.append(job.rate * min(rise, fall))
     return found
 
 
@@ -173,36 +175,68 @@ class Journal:
         Where ``runs.jsonl`` and the networks lie.
     earlier : sequence of Path
         Lines of other sessions, for instance brought back from a machine that is gone.
+    networks : bool
+        Whether networks are written at all: on a machine that is gone afterwards nobody reads them.
+
+    Attributes
+    ----------
+    sessions : list of dict
+        What each session said of itself; a run has the number of its session.
     """
 
     folder: Path
     earlier: Sequence[Path] = ()
+    networks: bool = True
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sessions: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "runs.jsonl"
         for path in (*self.earlier, self.path):
+            before = len(self.sessions)
             for line in read_lines(path):
-                if "error" not in line:
-                    self.done[line["name"]] = line
+                if "session" in line:
+                    self.sessions.append(line["session"])
+                elif "said" in line:
+                    self.sessions[-1] |= line["said"]
+                elif "error" not in line:
+                    started = before < len(self.sessions)
+                    own = {"of session": len(self.sessions) - 1} if started else {}
+                    self.done[line["name"]] = {**line, **own}
         if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")  # the session was killed within a line
 
+    def begin(self, about: Mapping[str, Any]) -> None:
+        """Write down what the following runs have in common: source, machine, settings."""
+        self.sessions.append(dict(about))
+        self._write({"session": self.sessions[-1]})
+
+    def say(self, more: Mapping[str, Any]) -> None:
+        """Add to what the session said of itself."""
+        self.sessions[-1] |= more
+        self._write({"said": dict(more)})
+
     def add(self, job: Job, results: Mapping[str, Any]) -> None:
         """Write down a finished job, or one that failed."""
         line = {"name": job.name, "job": asdict(job), **results}
+        self._write(line)
+        if "error" not in line:
+            own = {"of session": len(self.sessions) - 1} if self.sessions else {}
+            self.done[job.name] = {**line, **own}
+
+    def _write(self, line: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        if "error" not in line:
-            self.done[job.name] = line
 
     def _file(self, name: str, kind: str) -> Path:
         return self.folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', name)}.{kind}.pt"
 
     def keep(self, name: str, state: Mapping[str, Any], kind: str = "trunk") -> None:
         """Write a network, whole or not at all."""
+        if not self.networks:
+            return
         path = self._file(name, kind)
         beside = path.with_suffix(".part")
         torch.save(dict(state), beside)

@@ -19,6 +19,7 @@ from groupsparse.prune.schedules import Span
 from groupsparse.prune.targets import DEFAULT_TARGETS
 from groupsparse.prune.vectors import as_rows
 
+SCORES = ("snip", "grasp", "synflow")  # cuts of fresh parameters
 _RAMPS = {"cubic": prune.cubic, "linear": prune.linear}
 
 

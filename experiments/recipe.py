@@ -3,8 +3,8 @@
     python -m experiments.recipe --data DIR --epochs 12 --finetune 4 --seeds 0
 
 The test set is not looked at. Each candidate is compared with one-shot and gradual magnitude
-pruning at the same total number of epochs; finetuning rates are compared for one rival and one
-recipe, and the best of them is used for all.
+pruning at the same total number of epochs. Where there is time left at the end, other recipes and
+finetuning rates are tried, to see what they would have changed.
 """
 
 from __future__ import annotations
@@ -13,44 +13,61 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.candidates import EVERYTHING, PAPER, RECIPES, RIVALS, dense, jobs_of
+from experiments.candidates import EVERYTHING, PAPER, RECIPES, RIVALS, jobs_of
 from experiments.jobs import Job, Setting
 
-LEVELS = (0.95, 0.98, 0.995)
-RATES = (0.02, 0.1)  # of finetuning, at a batch of 128; besides the setting's own
-RATED = ("magnitude", "GSP 0.9")
-COMPARED = ("magnitude", "magnitude, floor", "gradual magnitude", "gradual magnitude, floor")
-FIRST = (*COMPARED[:1], *list(RECIPES)[:6], "gradual magnitude", "magnitude, floor")
+LEVELS = (0.95, 0.99)
+# What the choice waits for: rivals to compare with, then recipes, then the settings of other rows.
+FIRST = (
+    "magnitude",
+    "GSP 0.9",
+    "GSP 0.8",
+    "finishing GSP, held",
+    "finishing GSP, held, mask only",
+    "GSP 0.95",
+    "GSP 0.9, stop at 70 %",
+    "GSP 0.9, every 30",
+    "gradual magnitude",
+    *PAPER,
+    "DeepHoyer 1e-7",
+    "DeepHoyer 1e-6",
+)
 DEEPHOYER = ("DeepHoyer 1e-7", "DeepHoyer 1e-6")
+COMPARED = ("magnitude", "magnitude, floor", "gradual magnitude", "gradual magnitude, floor")
+# After the tables, to see what else works: other recipes, other rates of finetuning.
+RATES = (0.02, 0.1)  # at a batch of 128; besides the setting's own
+RATED = ("magnitude", "GSP 0.9")
+LAST = 8  # the priority of these
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the held-out images decide: recipes in their order, and a finetuning rate."""
+    """What the held-out images decide."""
 
     recipe: str = next(iter(RECIPES))
     paper: str = "induced GSP, paper 0.9"
     deephoyer: str = DEEPHOYER[0]
-    rate: float = 0.05
     ranking: tuple[tuple[str, float], ...] = ()
 
 
 def jobs(
     setting: Setting, seeds: Sequence[int] = (0,), levels: Sequence[float] = LEVELS
 ) -> list[Job]:
-    """All candidates, the likely winners and the rivals first."""
+    """All candidates; those whose priority begins with 0 are what the choice waits for."""
     setting = replace(setting, table="recipe", split="search")
     found: list[Job] = []
     for turn, seed in enumerate(seeds):
-        found += dense(setting, seed, (0, turn, 0))
-        labels = [*FIRST, *(n for n in (*COMPARED, *PAPER, *DEEPHOYER, *RECIPES) if n not in FIRST)]
-        for place, label in enumerate(dict.fromkeys(labels)):
-            found += jobs_of(setting, label, levels, seed, priority=(0, turn, 1 + place))
+        for place, label in enumerate(dict.fromkeys([*FIRST, *COMPARED, *RECIPES])):
+            most = 0 if label in FIRST else LAST
+            found += jobs_of(setting, label, levels, seed, priority=(most, turn, 1 + place))
         for rate in RATES:
             for label in RATED:
                 changed = replace(setting, finetune_rate=rate * setting.batch / 128)
-                found += jobs_of(changed, label, levels, seed, priority=(0, turn, 4))
-    return list({job.name: job for job in found}.values())
+                found += jobs_of(changed, label, levels, seed, priority=(LAST, turn, 99))
+    unique: dict[str, Job] = {}
+    for job in sorted(found, key=lambda job: job.priority):
+        unique.setdefault(job.name, job)
+    return list(unique.values())
 
 
 def choose(
@@ -59,24 +76,17 @@ def choose(
     levels: Sequence[float] = LEVELS,
 ) -> Choice:
     """The best of those that ran at every level, going by the mean over levels and seeds."""
-    leaves = [line for line in lines if _is_leaf(line)]
-    default = Choice(rate=setting.finetune_rate)
-    by_rate: dict[float, dict[tuple[str, float], list[float]]] = {}
-    for line in leaves:
+    cells: dict[tuple[str, float], list[float]] = {}
+    for line in lines:
         job = line["job"]
-        rate = job["rate"] / EVERYTHING[job["label"]].rate
-        cell = by_rate.setdefault(rate, {}).setdefault((job["label"], job["level"]), [])
-        cell.append(line["accuracy"])
-    scores = {rate: _complete(cells, RATED, levels) for rate, cells in by_rate.items()}
-    rated = {r: sum(s.values()) for r, s in scores.items() if len(s) == len(RATED)}
-    rate = max(rated, key=lambda r: rated[r]) if rated else default.rate
-    own = by_rate.get(setting.finetune_rate, {})
-    means = _complete(own, [*RECIPES, *PAPER, *DEEPHOYER, *COMPARED], levels)
+        if _is_leaf(line) and job["rate"] == EVERYTHING[job["label"]].rate * setting.finetune_rate:
+            cells.setdefault((job["label"], job["level"]), []).append(line["accuracy"])
+    default = Choice()
+    means = _complete(cells, [*RECIPES, *PAPER, *DEEPHOYER, *COMPARED], levels)
     return Choice(
         recipe=_best(means, RECIPES, default.recipe),
         paper=_best(means, PAPER, default.paper),
         deephoyer=_best(means, DEEPHOYER, default.deephoyer),
-        rate=rate,
         ranking=tuple(sorted(means.items(), key=lambda pair: -pair[1])),
     )
 

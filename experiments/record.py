@@ -30,6 +30,7 @@ def save(
     seed: int | None = None,
     parameters: dict[str, Any] | None = None,
     folder: Path = RECORDS,
+    origin: dict[str, Any] | None = None,
 ) -> Path:
     """Write ``folder/name.json``: the results and where they come from.
 
@@ -47,6 +48,8 @@ def save(
         Settings that are not visible in the command.
     folder : Path
         Where the file goes; the experiments' records unless told otherwise.
+    origin : dict, optional
+        What `provenance` said where the results were measured, if that was another process.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def save(
     """
     record = {
         "name": name,
-        **provenance(),
+        **(provenance() if origin is None else origin),
         "seed": seed,
         "seconds": round(seconds, 3),
         "parameters": parameters or {},

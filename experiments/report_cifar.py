@@ -221,7 +221,7 @@ def _search(found: Mapping[str, Any]) -> str:
                 ["accuracy on 5 000 held-out images, %", "rate", *map(_level, levels), "mean"],
                 [row for _, row in means],
             ),
-            f"Chosen: {choice.recipe}, finetuning at a rate of {choice.rate:g}; the paper's "
+            f"Chosen: {choice.recipe}; the paper's "
             f"setting with the better of its targets: {choice.paper}.",
             f"What did not work, that is, stayed below the best rival here: {failed}."
             if failed

@@ -52,7 +52,7 @@ class Data:
         device: torch.device,
         *,
         held: int = HELD_OUT,
-        check_batch: int = 2000,
+        check_batch: int = 2500,
     ) -> None:
         rest, kept = held_out(len(train), held)
         self.train, self.device, self.check_batch = train.to(device), device, check_batch
@@ -92,13 +92,16 @@ class Slot:
         self.device = data.device
         self.on_gpu = self.device.type == "cuda"
         self.model = NETWORKS[network]().to(self.device, memory_format=torch.channels_last)
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.num_batches_tracked = None  # a kernel in every layer, and nobody reads it
         self.parameters = list(self.model.parameters())
         self.momenta = [torch.zeros_like(p) for p in self.parameters]
         places = {id(p): i for i, p in enumerate(self.parameters)}
         targets = prune.select(self.model, DEFAULT_TARGETS)
         self.places = {target.name: places[id(target.parameter)] for target in targets}
         self.masks = {
-            name: torch.ones_like(self.parameters[place], dtype=torch.bool)
+            name: torch.ones_like(self.parameters[place], requires_grad=False)
             for name, place in self.places.items()
         }
         longest = data.count("final") // settings.batch
@@ -111,6 +114,8 @@ class Slot:
         self.regulariser = prune.baselines.DeepHoyer(self.model, 1.0) if regularised else None
         self.stream = torch.cuda.Stream() if self.on_gpu else None
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        self._all: list[torch.cuda.CUDAGraph] = []
+        self.trouble: dict[str, str] = {}  # what could not be recorded, and why
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -130,11 +135,12 @@ class Slot:
         """Take the parameters of a state; forget the run before."""
         own = self.model.state_dict()
         for name, value in state.items():
-            own[name].copy_(value)
+            if name in own:
+                own[name].copy_(value)
         for momentum in self.momenta:
             momentum.zero_()
         for mask in self.masks.values():
-            mask.fill_(True)
+            mask.fill_(1.0)
 
     def fresh(self, seed: int) -> dict[str, Tensor]:
         """Parameters drawn from the seed, the same ones on every device."""
@@ -197,8 +203,8 @@ class Slot:
         ]
         with torch.no_grad():
             # A value of zero, a momentum of zero and a gradient of zero stay zero under SGD.
-            for name, place in self.places.items():
-                gradients[place].mul_(self.masks[name])
+            own = [gradients[place] for place in self.places.values()]
+            torch._foreach_mul_(own, list(self.masks.values()))
             torch._fused_sgd_(
                 self.parameters,
                 gradients,
@@ -231,18 +237,31 @@ class Slot:
         )
 
     def prepare(self, splits: Sequence[str] = SPLITS) -> None:
-        """On a GPU: record the graphs. Nothing else may use the GPU meanwhile."""
+        """On a GPU: record the graphs. Nothing else may use the GPU meanwhile.
+
+        What cannot be recorded is launched kernel by kernel instead, and `trouble` says why: slow,
+        but a session on a machine that is gone in minutes goes on.
+        """
         if not self.on_gpu:
             return
-        self.model.train()
-        self._record("plain", partial(self._step, False))
+        work: dict[str, Callable[[], None]] = {"plain": partial(self._step, False)}
         if self.regulariser is not None:
-            self._record("regularised", partial(self._step, True))
-        self.model.eval()
-        for split in splits:
-            self._record(split, partial(self._check, split))
+            work["regularised"] = partial(self._step, True)
+        work |= {split: partial(self._check, split) for split in splits}
+        for name, call in work.items():
+            try:
+                self._record(name, call)
+            except Exception as error:
+                self.trouble[name] = f"{type(error).__name__}: {error}"
+                # The old stream may be current still, and think that it records.
+                torch.cuda.set_stream(torch.cuda.default_stream())
+                self.stream = torch.cuda.Stream()
 
     def _record(self, name: str, work: Callable[[], None]) -> None:
+        training = name not in SPLITS
+        self.model.train(training)
+        # Trying out algorithms takes a while, and pays where there are many steps.
+        torch.backends.cudnn.benchmark = training
         self.counter.zero_()
         torch.cuda.synchronize()
         with self.active():
@@ -250,15 +269,17 @@ class Slot:
         torch.cuda.synchronize()
         self.counter.zero_()
         graph = torch.cuda.CUDAGraph()
+        self._all.append(graph)  # where recording fails the allocator may still ask for it
         # Graphs of one slot never run at the same time as each other, those of others do: each
         # has memory of its own.
         with torch.cuda.graph(graph, stream=self.stream):
             work()
         self._graphs[name] = graph
 
-    def without_graphs(self) -> None:
-        """Launch every kernel by itself from now on: slow, but it runs."""
-        self._graphs.clear()
+    @property
+    def recorded(self) -> bool:
+        """Whether a plain step is one graph."""
+        return "plain" in self._graphs
 
     def load_epoch(self, split: str, seed: int, number: int, rates: Sequence[float]) -> int:
         """Write the tables of one epoch; return how many steps it has."""
@@ -272,16 +293,18 @@ class Slot:
 
     def step(self, regularised: bool = False) -> None:
         """Train on the next batch of the table."""
-        if self._graphs:
-            self._graphs["regularised" if regularised else "plain"].replay()
+        graph = self._graphs.get("regularised" if regularised else "plain")
+        if graph is not None:
+            graph.replay()
         else:
             self.model.train()
             self._step(regularised)
 
     def accuracy(self, split: str) -> float:
         """The percentage of a split's check images that are classified correctly."""
-        if self._graphs:
-            self._graphs[split].replay()
+        graph = self._graphs.get(split)
+        if graph is not None:
+            graph.replay()
         else:
             self.model.eval()
             self._check(split)

@@ -2,22 +2,28 @@
 
     python -m experiments.table1 --data DIR --seeds 0 1 2
 
-The schedule is short by default (16 epochs, then 6 of finetuning); ``--schedule paper --epochs 200
---finetune 200`` is the paper's.
+The schedule is short by default (12 epochs, then 4 of finetuning); ``--schedule paper --epochs 200
+--finetune 200 --smoothing 0 --batch 128`` is the paper's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from experiments.candidates import SINGLE_SHOT, dense, jobs_of
+from experiments.candidates import dense, jobs_of
 from experiments.jobs import Job, Setting
 from experiments.recipe import Choice
 
 LEVELS = (0.80, 0.85, 0.90, 0.95, 0.97, 0.98, 0.99, 0.995)
+FIRST_LEVELS = (0.95, 0.98, 0.99, 0.995)  # where methods differ most
+OTHER_LEVELS = tuple(level for level in LEVELS if level not in FIRST_LEVELS)
+SEED_LEVELS = (0.90, 0.95, 0.98, 0.99, 0.995)  # with further seeds
 GRADUAL_LEVELS = (0.95, 0.98, 0.99, 0.995)
-INITIAL_LEVELS = (0.90, 0.95, 0.98)
+FLOOR_LEVELS = (0.98, 0.99, 0.995)  # below them a floor keeps nothing that would have gone
+SINGLE_LEVELS = (0.80, 0.90, 0.95, 0.98)
+INITIAL_LEVELS = (0.98, 0.95, 0.90)
 PAPER = {  # percent, from Table 1 of the paper
     "dense": {0.0: 92.82},
     "random": {0.80: 83.7, 0.85: 82.75, 0.90: 81.56, 0.95: 78.18, 0.97: 76.3},
@@ -27,35 +33,63 @@ PAPER = {  # percent, from Table 1 of the paper
 }
 
 
-def jobs(setting: Setting, seeds: Sequence[int], choice: Choice | None = None) -> list[Job]:
-    """All rows: everything once, then the rows that get further seeds."""
-    choice = choice or Choice(rate=setting.finetune_rate)
-    setting = replace(setting, table="table1", finetune_rate=choice.rate)
-    found: list[Job] = []
+def jobs(setting: Setting, seeds: Sequence[int], choice: Choice | None) -> list[Job]:
+    """All rows, the most valuable first; without a choice those that do not depend on it."""
+    setting = replace(setting, table="table1")
+    rows: list[tuple[tuple[int, ...], str | None, Sequence[float], int]] = []
     for turn, seed in enumerate(seeds):
-        most = (1 if turn == 0 else 2 + turn,)  # the second seed comes after Table 2
-        found += dense(setting, seed, (*most, 0))
-        rows: list[tuple[str, Sequence[float]]] = [
-            ("magnitude", LEVELS),
-            (choice.recipe, LEVELS),
-            ("gradual magnitude", GRADUAL_LEVELS),
-            (choice.paper, LEVELS),
+        rows += [((*place, turn), *row, seed) for place, *row in _rows(choice, turn)]
+    found: list[Job] = []
+    for priority, label, levels, seed in rows:
+        if label == "dense":
+            found += dense(setting, seed, priority)
+        elif label is not None:
+            found += jobs_of(setting, label, levels, seed, priority=priority)
+    unique: dict[str, Job] = {}
+    for job in sorted(found, key=lambda job: job.priority):
+        unique.setdefault(job.name, job)
+    return list(unique.values())
+
+
+def _rows(choice: Choice | None, turn: int) -> list[tuple[tuple[int, int], str | None, Any]]:
+    """Priority, label and levels of the rows of the first, second, … seed."""
+    recipe, paper, deephoyer = (
+        (choice.recipe, choice.paper, choice.deephoyer) if choice else (None, None, None)
+    )
+    if turn:
+        own = 1 + 2 * turn  # tiers 3 and 5: whole seeds
+        return [
+            ((own, 0), "dense", ()),
+            ((own, 1), recipe, SEED_LEVELS),
+            ((own, 2), "magnitude", SEED_LEVELS),
+            ((own, 3), "gradual magnitude", (0.95, 0.98, 0.995)),
+            ((own, 4), paper, SEED_LEVELS),
+            ((9, 1), "gradual magnitude", (0.99,)),
+            ((9, 2), recipe, LEVELS),
+            ((9, 3), "magnitude", LEVELS),
+            ((9, 4), paper, LEVELS),
         ]
-        if turn == 0:
-            rows += [
-                ("magnitude, floor", LEVELS),
-                ("gradual magnitude, floor", GRADUAL_LEVELS),
-                ("single-shot GSP, per layer", LEVELS),
-                ("single-shot GSP, per layer, mask only", LEVELS),
-                (choice.deephoyer, LEVELS),
-                ("magnitude, per layer", LEVELS),
-                ("random", LEVELS),
-                *((label, LEVELS) for label in list(SINGLE_SHOT)[2:]),
-                *((label, INITIAL_LEVELS) for label in ("SNIP", "SynFlow", "GraSP")),
-            ]
-        for place, (label, levels) in enumerate(rows):
-            found += jobs_of(setting, label, levels, seed, priority=(*most, 1 + place))
-    return list({job.name: job for job in found}.values())
+    rows: list[tuple[tuple[int, int], str | None, Any]] = [
+        ((1, 0), "dense", ()),
+        ((1, 1), "magnitude", FIRST_LEVELS),
+        ((1, 2), recipe, FIRST_LEVELS),
+        ((1, 3), "gradual magnitude", GRADUAL_LEVELS),
+        ((1, 4), paper, FIRST_LEVELS),
+        ((1, 5), "magnitude", OTHER_LEVELS),
+        ((1, 6), recipe, OTHER_LEVELS),
+        ((1, 7), paper, OTHER_LEVELS),
+        ((2, 0), "magnitude, floor", FLOOR_LEVELS),
+        ((2, 1), "random", LEVELS),
+        ((2, 2), deephoyer, LEVELS),
+        ((2, 3), "gradual magnitude, floor", FLOOR_LEVELS),
+        ((6, 0), "single-shot GSP, per layer", SINGLE_LEVELS),
+        ((6, 0), "magnitude, per layer", SINGLE_LEVELS),
+        ((6, 1), "single-shot GSP, mask only", FIRST_LEVELS),
+        ((6, 2), "single-shot GSP", FIRST_LEVELS),
+    ]
+    for place, level in enumerate(INITIAL_LEVELS):
+        rows += [((7, place), label, (level,)) for label in ("SNIP", "SynFlow", "GraSP")]
+    return [*rows, ((9, 0), "single-shot GSP, per layer, mask only", SINGLE_LEVELS)]
 
 
 if __name__ == "__main__":

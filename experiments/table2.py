@@ -37,7 +37,7 @@ def jobs(setting: Setting, network: str, seeds: Sequence[int]) -> list[Job]:
     levels, found = LEVELS[network], []
     both = (*levels["single"], *levels["induced"])
     for turn, seed in enumerate(seeds):
-        most = (2 if turn == 0 else 3 + turn,)
+        most = (2 if turn == 0 else 2 + 2 * turn,)
         found += dense(setting, seed, (*most, 0))
         rows = [
             ("single-shot GSP, per layer", levels["single"]),
@@ -57,7 +57,7 @@ def chosen_jobs(setting: Setting, network: str, seeds: Sequence[int], choice: Ch
     levels = (*LEVELS[network]["single"], *LEVELS[network]["induced"])
     found: list[Job] = []
     for turn, seed in enumerate(seeds):
-        most = (2 if turn == 0 else 3 + turn,)
+        most = (2 if turn == 0 else 2 + 2 * turn,)
         found += jobs_of(setting, choice.recipe, levels, seed, priority=(*most, 9))
     return found
 

@@ -14,7 +14,7 @@ import torch
 from experiments import networks
 from experiments.candidates import EVERYTHING, dense, jobs_of
 from experiments.cifar import Images
-from experiments.fleet import Fleet, measure
+from experiments.fleet import MOST_FAILURES, Fleet, measure
 from experiments.jobs import Job, Journal, Method, Schedule, Setting, rates
 from experiments.methods import project_to_sparsity, target_of
 from experiments.slot import Data, Settings, Slot
@@ -207,8 +207,76 @@ def test_what_fits_is_run_when_time_is_short(data: Data, tmp_path: Path) -> None
     fleet = fleet_of(data, 1)
     fleet.left = lambda: 9.0  # type: ignore[method-assign]
     fleet.epoch_seconds["tiny"] = fleet.deadline = 3.0  # a trunk of two epochs fits, more do not
-    assert fleet.fits(SETTING.trunk("dense", 0))
+    trunk = SETTING.trunk("dense", 0)
+    assert fleet.fits(trunk)
+    assert not fleet.fits(trunk, [SETTING.leaf(trunk, "dense", "none", 0.0)])  # what is it for?
     assert not fleet.fits(replace(SETTING, epochs=3).trunk("dense", 0))
+
+
+def test_a_broken_gpu_ends_the_session(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Slot, regularised: bool = False) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Slot, "step", broken)
+    jobs = [job for seed in range(20) for job in dense(SETTING, seed)[:1]]
+    journal = Journal(tmp_path)
+    schedule = fleet_of(data, 2).run(jobs, journal)
+    assert MOST_FAILURES <= len(schedule.failed) <= MOST_FAILURES + 2
+    assert "illegal memory" in journal.path.read_text()
+
+
+def test_without_networks_on_the_disk(data: Data, tmp_path: Path) -> None:
+    journal = Journal(tmp_path, networks=False)
+    jobs = jobs_of(SETTING, "magnitude", (0.5, 0.8), 0)
+    fleet = fleet_of(data, 2)
+    fleet.run(jobs, journal)
+    assert journal.done.keys() == {job.name for job in jobs}
+    fleet.left = lambda: 0.0  # type: ignore[method-assign]
+    fleet.run(dense(SETTING, 0), journal)
+    assert {path.name for path in tmp_path.iterdir()} == {"runs.jsonl"}
+
+
+def test_what_cannot_be_recorded_is_launched(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a graph of its own each of them runs as it does on a CPU."""
+    plain = run(data, some_jobs(), tmp_path / "plain")
+
+    class Recorded:
+        def __init__(self, work: Any) -> None:
+            self.replay = work
+
+    def record(self: Slot, name: str, work: Any) -> None:
+        if name in ("regularised", "search"):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        training = name == "plain"
+
+        def replay() -> None:
+            self.model.train(training)
+            work()
+
+        self._graphs[name] = Recorded(replay)  # type: ignore[assignment]
+
+    monkeypatch.setattr(Slot, "_record", record)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: None)
+    prepare = Slot.prepare
+
+    def as_on_a_gpu(self: Slot) -> None:
+        self.on_gpu = True
+        prepare(self)
+        self.on_gpu = False
+
+    monkeypatch.setattr(Slot, "prepare", as_on_a_gpu)
+    fleet = fleet_of(data, 1)
+    assert fleet.slots[0].recorded
+    assert fleet.slots[0].trouble.keys() == {"regularised", "search"}
+    journal = Journal(tmp_path / "mixed")
+    fleet.run(some_jobs(), journal)
+    assert without_times(journal.done) == without_times(plain.done)
 
 
 def test_priorities() -> None:
@@ -257,7 +325,7 @@ def test_rates() -> None:
     assert curve.index(max(curve)) in (13, 14, 15)
     assert curve[-1] == pytest.approx(0.0)
     leaf = SETTING.leaf(trunk, "x", "none", 0.0, rate=0.5)
-    assert rates(leaf, 10, 0)[0] == pytest.approx(0.45)
+    assert rates(leaf, 10, 0)[0] == pytest.approx(0.5 * 0.9**2)
     paper = replace(trunk, schedule="paper", epochs=200)
     assert [rates(paper, 1, epoch)[0] for epoch in (79, 80, 120, 160)] == pytest.approx(
         [1.0, 0.1, 0.01, 0.001]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import cifar, gpu_session, networks, recipe, record, report, table1, table2
+from experiments import cifar, gpu_session, networks, recipe, record, report, runs, table1, table2
 from experiments.candidates import EVERYTHING, RECIPES
 from experiments.cifar import Images
-from experiments.jobs import Job, Setting
+from experiments.jobs import Job, Setting, read_lines
 from experiments.recipe import Choice
 
 SETTING = Setting("table1", "vgg16", epochs=16, finetune=6, batch=128)
@@ -26,7 +26,7 @@ def totals(jobs: list[Job]) -> set[int]:
 
 
 def test_all_rows_have_the_same_number_of_epochs() -> None:
-    jobs = table1.jobs(SETTING, [0, 1, 2])
+    jobs = table1.jobs(SETTING, [0, 1, 2], Choice())
     assert totals(jobs) == {22}
     assert totals(table2.jobs(SETTING, "resnet56", [0])) == {22}
     assert totals(recipe.jobs(SETTING)) == {22}
@@ -46,8 +46,14 @@ def test_table_1_has_the_rows_of_the_issue() -> None:
     for label in ("dense", "magnitude", "finishing GSP", "induced GSP, paper 0.9"):
         assert {seed for name, _, seed in rows if name == label} == {0, 1, 2}
     assert {seed for name, _, seed in rows if name == "random"} == {0}
-    first = [job.priority[0] for job in jobs if job.seed == 0]
+    first = [j.priority[0] for j in jobs if j.seed == 0 and j.label in ("magnitude", "random")]
     assert max(first) < min(job.priority[0] for job in jobs if job.seed > 0)
+    assert max(job.priority[0] for job in jobs if job.seed < 2) == 9  # what nobody waits for
+    # What does not depend on the choice is there before it.
+    early = {job.name for job in table1.jobs(SETTING, [0, 1, 2], None)}
+    assert early < {job.name for job in jobs}
+    assert any("gradual magnitude" in name for name in early)
+    assert not any("finishing" in name or "paper" in name for name in early)
     assert {job.split for job in jobs} == {"final"}
 
 
@@ -60,7 +66,9 @@ def test_candidates_share_the_trunks_they_can_share() -> None:
     assert labels >= set(RECIPES) | set(recipe.COMPARED)
 
 
-def line(label: str, level: float, accuracy: float, rate: float = 0.05) -> dict[str, Any]:
+def line(
+    label: str, level: float, accuracy: float, rate: float = SETTING.finetune_rate
+) -> dict[str, Any]:
     job = {"table": "recipe", "label": label, "level": level, "rate": rate, "parent": "trunk"}
     return {"job": job, "accuracy": accuracy}
 
@@ -73,11 +81,10 @@ def test_the_choice() -> None:
     lines += [line("GSP 0.9", 0.95, 92.0), line("GSP 0.9", 0.99, 91.0)]
     lines += [line("GSP 0.95", 0.95, 99.0)]  # did not run at the other level
     lines += [line("magnitude", lv, 95.0) for lv in levels]
-    lines += [line("GSP 0.9", lv, 93.0, 0.1) for lv in levels]
-    lines += [line("magnitude", lv, 95.5, 0.1) for lv in levels]
+    lines += [line("GSP 0.8", lv, 99.0, 0.1) for lv in levels]  # another rate of finetuning
     lines += [line("induced GSP, paper 0.8", lv, 90.0) for lv in levels]
     found = recipe.choose(lines, setting, levels)
-    assert (found.recipe, found.rate) == ("GSP 0.9", 0.1)
+    assert found.recipe == "GSP 0.9"
     assert found.paper == "induced GSP, paper 0.8"
     assert found.ranking[0] == ("magnitude", 95.0)
 
@@ -102,7 +109,10 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(recipe.choose, "__defaults__", ((0.9,),))
     monkeypatch.setattr(recipe.jobs, "__defaults__", ((0,), (0.9,)))
     monkeypatch.setattr(table1, "LEVELS", (0.9, 0.98))
-    monkeypatch.setattr(table1, "GRADUAL_LEVELS", (0.98,))
+    for name in ("FIRST_LEVELS", "SEED_LEVELS", "GRADUAL_LEVELS", "FLOOR_LEVELS"):
+        monkeypatch.setattr(table1, name, (0.98,))
+    monkeypatch.setattr(table1, "OTHER_LEVELS", (0.9,))
+    monkeypatch.setattr(table1, "SINGLE_LEVELS", (0.9,))
     monkeypatch.setattr(table1, "INITIAL_LEVELS", (0.9,))
     arguments = (
         f"--data D --only 60 --network tiny --table2-networks other --batch 20 --epochs 1 "
@@ -125,8 +135,6 @@ def test_a_session_and_its_page(
         "table1_tiny_seed0.json",
         "table1_tiny_seed1.json",
         "table2_other_seed0.json",
-        "runs.jsonl",
-        "choice.json",
     }
     found = record.load("table1_tiny_seed0", folder=tmp_path / "out")
     assert found["commit"] == "0123456789abcdef"
@@ -136,16 +144,18 @@ def test_a_session_and_its_page(
     assert len(runs["magnitude", 0.98]["zeros"]) == len(found["results"]["layers"])
 
     # Nothing is done twice, and what was chosen stays chosen.
-    lines = (tmp_path / "state" / "runs.jsonl").read_text()
+    lines = read_lines(tmp_path / "state" / "runs.jsonl")
     gpu_session.main(arguments=session)
-    assert (tmp_path / "state" / "runs.jsonl").read_text() == lines
+    again = read_lines(tmp_path / "state" / "runs.jsonl")
+    assert again[: len(lines)] == lines
+    assert [next(iter(line)) for line in again[len(lines) :]] == ["session", "said"]
     gpu_session.main(arguments=[*session, "--dry-run"])
     assert ", 0 of them left" in capsys.readouterr().out
 
     report.report_cifar.draw(tmp_path / "out", tmp_path / "figures")
     assert (tmp_path / "figures" / "cifar_vgg16.png").stat().st_size < 300_000
     page = report.page(tmp_path / "out")
-    chosen = json.loads((tmp_path / "out" / "choice.json").read_text())["recipe"]
+    chosen = json.loads((tmp_path / "state" / "choice.json").read_text())["recipe"]
     assert f"**{chosen}** (chosen)" in page
     assert "paper: magnitude" in page
     assert "(2)" in page  # two seeds
@@ -158,6 +168,30 @@ def test_a_budget_that_is_used_up(session: list[str], tmp_path: Path) -> None:
     gpu_session.main(arguments=[*session, "--budget-seconds", "0"])
     assert not (tmp_path / "state" / "choice.json").exists()
     assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_a_journal_from_a_machine_that_is_gone(
+    session: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu_session.main(arguments=[*session, "--journal-only", "--tables", "recipe", "table2"])
+    assert not (tmp_path / "out").exists()
+    names = {path.name for path in (tmp_path / "state").iterdir()}
+    assert names == {"runs.jsonl", "choice.json"}
+    monkeypatch.setenv("GROUPSPARSE_COMMIT", "another")
+    journal = str(tmp_path / "state" / "runs.jsonl")
+    monkeypatch.setattr("sys.argv", ["runs", journal, "--out", str(tmp_path / "records")])
+    runs.main()
+    found = record.load("table2_other_seed0", folder=tmp_path / "records")
+    assert found["commit"] == "0123456789abcdef"
+    assert found["parameters"]["options"]["epochs"] == 1
+    assert found["parameters"]["choice"]["recipe"] in RECIPES
+    # The records written on the spot say the same.
+    monkeypatch.setenv("GROUPSPARSE_COMMIT", "later")
+    gpu_session.main(arguments=[*session, "--tables", "table1", "--seeds", "0"])
+    assert record.load("table1_tiny_seed0", folder=tmp_path / "out")["commit"] == "later"
+    both = record.load("table2_other_seed0", folder=tmp_path / "out")
+    assert both["commit"] == "0123456789abcdef"
+    assert both["results"] == found["results"]
 
 
 def test_a_dry_run_of_everything(
