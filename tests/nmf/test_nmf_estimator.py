@@ -92,15 +92,20 @@ def test_the_default_is_better_than_each_of_the_papers_algorithms() -> None:
     w, h = start(100, 100, 10)
     w *= np.vdot(w.T @ x, h) / np.vdot(w.T @ w, h @ h.T)
     losses = {}
-    for solver in ("auto", "gsp", "l1-ahals", "ahals", "nenmf"):
-        target = None if solver in ("ahals", "nenmf") else truth
+    for solver in ("auto", "gsp", "gsp as in the paper", "l1-ahals", "ahals", "nenmf"):
         model = GroupSparseNMF(
-            10, solver=solver, hoyer_H=target, init="custom", max_iter=500, tol=0
+            10,
+            solver=solver.split()[0],
+            extrapolate=False if "paper" in solver else None,
+            hoyer_H=None if solver in ("ahals", "nenmf") else truth,
+            init="custom",
+            max_iter=500,
+            tol=0,
         )
-        model.fit(x, W=w, H=h)
-        losses[solver] = model.loss_curve_[-1]
-    assert losses["auto"] < 1e-8
-    assert all(losses["auto"] < loss for name, loss in losses.items() if name != "auto")
+        losses[solver] = model.fit(x, W=w, H=h).loss_curve_[-1]
+    assert losses.pop("auto") < 1e-8
+    assert losses.pop("gsp") < 1e-8  # extrapolated, it is the default's equal here
+    assert all(1e-7 < loss for loss in losses.values())
 
 
 @pytest.mark.parametrize("solver", ["auto", "ahals", "nenmf"])

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors
-from ..projection import project_each_, solve
-from ..result import Projection
+from ..projection import project_each_, solve_quietly
 from ..sparsity import hoyer
 from .arrays import Vector, is_tensor, wide
 
@@ -46,8 +45,15 @@ class Target:
         """The closest rows that meet the target, and the multipliers (``rows`` may be reused)."""
         weights = self._rows_of_weights(rows)
         if not self.per_vector:
-            answer: Projection[Any] = solve(rows, self.hoyer, weights=weights, start=float(start))
-            return answer.value, answer.multiplier
+            return solve_quietly(
+                rows,
+                self.hoyer,
+                axis=-1,
+                weights=weights,
+                tol=None,
+                start=float(start),
+                kernel=None,
+            )
         each = list(rows)
         starts = [float(mu) for mu in np.broadcast_to(start, len(each))]
         one = weights is not None and weights.ndim == 1

@@ -50,6 +50,9 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     solver : {"auto", "ahals", "nenmf", "l1-ahals", "csp", "gsp"}
         ``"auto"`` is the best one, with targets or without. The others are the algorithms of the
         paper: A-HALS and NeNMF without targets, ℓ₁ A-HALS, cspNMF and gspNMF with one.
+    extrapolate : bool, optional
+        Whether each factor goes a little beyond its update, with restarts. By default ``"auto"``,
+        ``"gsp"`` and ``"csp"`` do; False makes the latter two alternate as in the paper.
     init : {None, "random", "nndsvd", "nndsvda", "nndsvdar", "custom"}
         As in :class:`sklearn.decomposition.NMF`. None means ``"random"`` where there is a target or
         the data is not in memory, otherwise ``"nndsvda"`` if r ≤ min(n, m).
@@ -119,6 +122,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         weights_H: Any = None,
         per_vector: bool = False,
         solver: str = "auto",
+        extrapolate: bool | None = None,
         init: str | None = None,
         tol: float = 1e-4,
         max_iter: int = 500,
@@ -134,6 +138,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.weights_H = weights_H
         self.per_vector = per_vector
         self.solver = solver
+        self.extrapolate = extrapolate
         self.init = init
         self.tol = tol
         self.max_iter = max_iter
@@ -168,7 +173,7 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         weights_w = None if self.weights_W is None else np.asarray(self.weights_W).T
         target_w = make_target(self.hoyer_W, weights_w, self.per_vector, "W", (r, n))
         target_h = make_target(self.hoyer_H, self.weights_H, self.per_vector, "H", (r, m))
-        algorithm = make_algorithm(self.solver, (n, m), r, target_w, target_h)
+        algorithm = make_algorithm(self.solver, (n, m), r, target_w, target_h, self.extrapolate)
         rng = check_random_state(self.random_state)
         constrained = target_w is not None or target_h is not None
         w, h = source.start(self.init, r, W, H, int(rng.randint(2**31)), constrained)

@@ -16,8 +16,8 @@ from .arrays import (
     Vector,
     as_vector,
     copy,
-    dot,
     empty_like,
+    inner,
     is_tensor,
     like,
     on_host,
@@ -83,22 +83,28 @@ class FastGradient:
         lipschitz = float(np.linalg.norm(known, 2))
         if not lipschitz > 0.0:
             return factor
+        cross, gram = cross / lipschitz, gram / lipschitz
         best = point = ahead = factor
+        # G times the point ahead follows from G times two others: one product per step is enough.
+        at_point = at_ahead = gram @ factor
         lowest = value = np.inf
         momentum = 1.0
         for _ in range(self.steps):
-            moved = (ahead - (gram @ ahead - cross) / lipschitz).clip(min=0)
+            moved = (ahead - at_ahead + cross).clip(min=0)
             if self.target is not None:
                 moved, self.multiplier = self.target.project(moved, self.multiplier)
-                square, linear = on_host(dot(gram @ moved, moved), dot(cross, moved))
-                before, value = value, 0.5 * float(square[0]) - float(linear[0])
+            at_moved = gram @ moved
+            if self.target is not None:
+                before, value = value, inner(moved, 0.5 * at_moved - cross)
                 if value <= lowest:
                     best, lowest = moved, value
                 if value > before:
-                    momentum, point = 1.0, moved  # restart here
+                    momentum, point, at_point = 1.0, moved, at_moved  # restart here
             following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum * momentum))
-            ahead = moved + (momentum - 1.0) / following * (moved - point)
-            point, momentum = moved, following
+            further = (momentum - 1.0) / following
+            ahead = moved + further * (moved - point)
+            at_ahead = at_moved + further * (at_moved - at_point)
+            point, at_point, momentum = moved, at_moved, following
         return point if self.target is None else best
 
 
