@@ -183,6 +183,37 @@ def test_debug_shows_where(run: Run) -> None:
         assert ran.err.splitlines()[-1] == "groupsparse: there is no file none.npy"
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; every file is as it was, or complete"),
+        (MemoryError("8 GiB"), 1, "not enough memory: 8 GiB"),
+        (RuntimeError("can't allocate memory"), 1, "not enough memory: can't allocate memory"),
+        (OSError(28, "No space left on device", "out"), 1, "out: No space left on device"),
+        (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero (--debug shows"),
+    ],
+)
+def test_whatever_happens_in_the_middle_is_one_sentence(
+    run: Run,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    sentence: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    before = checkpoint.read_bytes()
+    monkeypatch.setattr("groupsparse.cli.project.project_each_", fail)
+    ran = run("project", checkpoint, checkpoint, "--hoyer", 0.8)
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith(f"groupsparse: {sentence}")
+    assert ran.err.count("\n") == 1
+    assert checkpoint.read_bytes() == before
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+
+
 def test_bench_measures_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from groupsparse.cli import bench
 

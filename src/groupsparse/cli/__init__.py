@@ -14,6 +14,10 @@ from collections.abc import Sequence
 EXIT_DATA, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
+class Interrupted(Exception):
+    """Ctrl-C inside a command, in a form that typer does not answer itself."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
@@ -29,15 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .app import run
 
         return run(given or ["--help"])
-    except KeyboardInterrupt:
-        return _complain("interrupted; nothing was written", EXIT_INTERRUPTED)
+    except (KeyboardInterrupt, Interrupted):
+        return _complain("interrupted; every file is as it was, or complete", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the output has left; what is still buffered has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DATA
     except Exception as error:
-        if type(error).__name__ == "Abort":  # what older versions of typer make of Ctrl-C
-            return _complain("interrupted; nothing was written", EXIT_INTERRUPTED)
         if debug:
             traceback.print_exc()
         return _complain(*_described(error))
@@ -55,12 +57,17 @@ def _described(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, MissingExtra):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}", EXIT_DATA
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _out_of_memory(error):
         return f"not enough memory: {error}", EXIT_DATA
     if isinstance(error, ValueError | TypeError | ImportError) and str(error):
         return str(error), EXIT_DATA
     name = type(error).__name__
     return f"unexpected {name}: {error} (--debug shows where; please report it)", EXIT_DATA
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether it is what torch raises in the place of a MemoryError."""
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
 def _complain(message: str, code: int) -> int:

@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 import typer.main
 
 from .. import __version__
+from . import Interrupted
 from .bench import bench
 from .inspect import inspect
 from .nmf import nmf
 from .project import project
 from .prune import prune
 
-DEMO = "The main job end to end on real data: pictures, and a report that opens in a browser."
+DEMO = (
+    "Do all of it on real data, and write a report.\n\n"
+    "Projects, factorises and prunes in under two minutes; the report is one page with pictures "
+    "that opens in any browser."
+)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -28,10 +34,19 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+class _Commands(typer.core.TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted from interrupt
+
+
 def create() -> typer.Typer:
     """The application. Its help has frames on a terminal and is plain text elsewhere."""
     app = typer.Typer(
         name="groupsparse",
+        cls=_Commands,
         help="Project vectors to a target average Hoyer measure; factor and prune with it.",
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
         pretty_exceptions_enable=False,

@@ -26,10 +26,11 @@ LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 3, 200, 0.35
 def bench(
     hoyer: Annotated[float, typer.Option(min=0.0, max=1.0, help="The target.")] = 0.8,
 ) -> None:
-    """Time the projection against copying and sorting the same data, in a few seconds.
+    """Time the projection on this machine.
 
-    Copying is the floor of anything that returns a new array; sorting is what a projection that
-    orders its entries has to pay. The three take turns, and the median of each counts.
+    It is compared with copying the same data, the floor of anything that returns a new array, and
+    with sorting it, which a projection that orders its entries has to pay. The three take turns,
+    and the median of each counts. Takes a few seconds.
     """
     from ..kernels.pool import cores
 

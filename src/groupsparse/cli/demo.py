@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import missing_extra
+from ..storage.atomic import replacing
 from ._demo.page import Section, page
 
 NEEDED = {"sklearn": ("scikit-learn", "sklearn"), "torch": ("torch", "torch")} | {
@@ -29,22 +30,28 @@ OPENING = (
     "you get from it.",
 )
 PASTE = """
+# 64 lists of numbers, average Hoyer measure 0.8
 import numpy as np
 import groupsparse as gs
 
 filters = np.random.default_rng(0).standard_normal((64, 144))
-sparse = gs.project(filters, 0.8)  # 64 lists of numbers, average Hoyer measure 0.8
+sparse = gs.project(filters, 0.8)
 print(gs.average_hoyer(sparse), gs.zero_fraction(sparse))
 
-from groupsparse.nmf import GroupSparseNMF  # images as sums of sparse parts
+# images as sums of sparse parts
+from groupsparse.nmf import GroupSparseNMF
 
 images = np.random.default_rng(0).random((200, 64))
-model = GroupSparseNMF(n_components=9, hoyer_H=0.85, max_iter=100, tol=0).fit(images)
+model = GroupSparseNMF(9, hoyer_H=0.85, max_iter=100, tol=0)
+codes = model.fit_transform(images)
+print(model.hoyer_H_, model.components_.shape)
 
+# networks
 import torch
-from groupsparse import prune  # networks
+from torch.nn import Linear, ReLU, Sequential
+from groupsparse import prune
 
-net = torch.nn.Sequential(torch.nn.Linear(64, 100), torch.nn.ReLU(), torch.nn.Linear(100, 10))
+net = Sequential(Linear(64, 100), ReLU(), Linear(100, 10))
 prune.project_(net, prune.Plan(hoyer=0.8))
 prune.cut(net, sparsity=0.9)
 print(prune.report(net))
@@ -91,10 +98,15 @@ def build(out: Path, *, quick: bool = False) -> Path:
         print(f"    {line} ({spent[-1]:.0f} s)", flush=True)
         sections.append(section)
         for name, png in section.pictures.items():
-            (out / f"{name}.png").write_bytes(png)
+            _write(out / f"{name}.png", png)
     report = out / "report.html"
-    report.write_text(page(TITLE, OPENING, [*sections, _yours()], _origin(spent)), encoding="utf-8")
+    _write(report, page(TITLE, OPENING, [*sections, _yours()], _origin(spent)).encode())
     return report
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _yours() -> Section:

@@ -18,7 +18,7 @@ def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to look at.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show every tensor of a file: shape, zeros, Hoyer measure.
+    """Show shape, zeros and Hoyer measure of tensors.
 
     The measure is the average over rows or filters (every axis but the first is one vector), as
     the other commands take them. Also reads the packed files of prune.save.

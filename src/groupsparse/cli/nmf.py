@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import missing_extra
+from ..storage.atomic import replacing
 from .console import messages, number, output
 from .data import load, shape_for
 from .parts import Parts
@@ -174,7 +175,8 @@ def _draw(h: Any, path: Path, shape: tuple[int, int], column_major: bool) -> Non
     if column_major:
         h = h.reshape(len(h), *shape[::-1]).swapaxes(1, 2).reshape(len(h), -1)
     figure: Any = basis_images(h, shape).figure
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower(), dpi=150, bbox_inches="tight")
 
 
 def _report(parts: Parts, model: Any, out: Path, plot: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +18,6 @@ from .console import number, output, progress, shape_of, show_table
 from .options import AxisOption, Hoyer, Ignore, Targets, axes_for, checked_out
 
 
-class Budget(StrEnum):
-    """Who shares a target."""
-
-    each = "each"
-    shared = "shared"
-
-
 def project(
     source: Annotated[Path, typer.Argument(metavar="IN", help="What to project.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write; may be IN.")],
@@ -33,16 +25,16 @@ def project(
     axis: AxisOption = None,
     targets: Targets = None,
     ignore: Ignore = None,
-    budget: Annotated[
-        Budget,
+    shared: Annotated[
+        bool,
         typer.Option(
-            help="Whether each tensor meets the target, or all of them together do, under one "
-            "multiplier that decides which become sparse."
+            "--shared",
+            help="All tensors together meet the target, under one multiplier that decides which "
+            "of them become sparse; without it each one does.",
         ),
-    ] = Budget.each,
-    shared: Annotated[bool, typer.Option("--shared", help="The same as --budget shared.")] = False,
+    ] = False,
 ) -> None:
-    """Project the tensors of a file to an average Hoyer measure.
+    """Project the tensors of a file to a target.
 
     Reads and writes .npy, .npz, .safetensors and sharded Hugging Face checkpoints (their index or
     folder), tensor by tensor, and keeps dtypes and metadata. OUT is replaced at the very end.
@@ -53,10 +45,9 @@ def project(
     if not chosen:
         raise ValueError(f"{source} holds only vectors of length 1, which have no Hoyer measure")
     changed: dict[str, tuple[Measures, Measures, str]] = {}
-    together = shared or budget is Budget.shared
     with progress("projecting", sum(t.size for t in chosen)) as advance:
         group = None
-        if together:
+        if shared:
             parts = {
                 t.name: Part(t.name, axes_for(axis, t), t.size, lambda t=t: store.read(t))  # type: ignore[misc]
                 for t in chosen

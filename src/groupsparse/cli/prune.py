@@ -41,11 +41,12 @@ def prune(
         typer.Option("--packed", help="Write zeros at one bit each, to be read by prune.load."),
     ] = False,
 ) -> None:
-    """Prune a checkpoint once: project it (GSP), then set the smallest entries to zero.
+    """Project a checkpoint, then cut its smallest entries.
 
-    Reads .safetensors and sharded checkpoints (their index or folder), tensor by tensor. Exactly
-    round(SPARSITY x entries) of the chosen entries are zero afterwards. Without finetuning expect
-    a high sparsity to cost accuracy.
+    This is single-shot GSP, without the code of the model. Reads .safetensors and sharded
+    checkpoints (their index or folder), tensor by tensor. Exactly round(SPARSITY x entries) of the
+    chosen entries are zero afterwards, or more if the projection alone makes more. Without
+    finetuning expect a high sparsity to cost accuracy.
     """
     from ..prune.stored import prune_checkpoint
 

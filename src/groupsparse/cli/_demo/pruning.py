@@ -152,7 +152,7 @@ def section(found: Found, effort: Effort) -> Section:
         "a scan shows. Most of its parameters can be removed, which makes its file smaller; the "
         "question is which ones. We compare four answers. All of them end with exactly the same "
         "number of zeros, and all are trained a little more afterwards, with the zeros held at "
-        "zero.",
+        "zero: the repair.",
     )
     made.table(
         ("method", "how it chooses"),
@@ -177,14 +177,14 @@ def section(found: Found, effort: Effort) -> Section:
     made.show(
         Picture(
             "accuracy-cut",
-            _curves(found.cut, found.dense, "right after the cut"),
+            _curves(found.cut, found.dense, "before repair"),
             "Accuracy against the fraction of zeros, right after the cut",
             "Before the repair one sees how well a network was prepared for its loss; only the "
             "first method prepares it.",
         ),
         Picture(
             "accuracy-repaired",
-            _curves(found.repaired, found.dense, "after some more training"),
+            _curves(found.repaired, found.dense, "after repair"),
             "Accuracy against the fraction of zeros, after some more training",
             "After the repair. The grey line is the complete network; bars are one standard "
             "deviation.",
@@ -243,10 +243,9 @@ def _averages(found: Accuracies, sparsity: float) -> dict[str, float]:
     return {method: float(np.mean(runs[sparsity])) for method, runs in found.items()}
 
 
-def _curves(found: Accuracies, dense: Sequence[float], title: str) -> Any:
+def _curves(found: Accuracies, dense: Sequence[float], when: str) -> Any:
     axes = plotting.accuracy_curves(found, dense=list(dense))
-    axes.set_title(title, fontsize="medium")
-    axes.set(ylim=(0, 103), ylabel="right, in percent")
+    axes.set(ylim=(0, 103), ylabel=f"right {when}, in percent")
     return figure_of(axes)
 
 
