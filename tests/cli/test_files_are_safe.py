@@ -19,13 +19,16 @@ from tests.cli.examples import Ran, tensors, write_shards
 ENTRIES, TENSORS, ROOM = 1 << 20, 40, 32 << 20
 
 LIMITED = """
-import resource, sys
+import json, resource, sys
 import numpy as np
 from groupsparse.cli import main
-path, out, *options = sys.argv[1:]
-np.savez("warm.npz", x=np.random.default_rng(0).normal(size=(4, 1 << 18)).astype("f4"))
-for how in ([], ["--shared"]):  # compiles, and loads every library
-    assert main(["project", "warm.npz", "warm.npz", "--hoyer", "0.5", *how]) == 0
+command, path, out, *options = sys.argv[1:]
+x = np.random.default_rng(0).normal(size=(4, 1 << 18)).astype("f4")
+header = json.dumps({"x": {"dtype": "F32", "shape": x.shape, "data_offsets": [0, x.nbytes]}})
+with open("warm.safetensors", "wb") as file:
+    file.write(len(header).to_bytes(8, "little") + header.encode() + x.tobytes())
+# Compiles, and loads every library.
+assert main([command, "warm.safetensors", "warm.safetensors", *options]) == 0
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
 try:
@@ -33,41 +36,70 @@ try:
     sys.exit("the limit does not hold")
 except MemoryError:
     pass
-sys.exit(main(["project", path, out, "--hoyer", "0.8", *options]) or main(["inspect", out]))
+sys.exit(main([command, path, out, *options]) or main(["inspect", out]))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory as only Linux does")
-@pytest.mark.parametrize("options", [[], ["--shared"]], ids=["each", "shared"])
-@pytest.mark.parametrize("dtype", ["F32", "BF16"])
-def test_memory_stays_at_the_largest_tensor(tmp_path: Path, options: list[str], dtype: str) -> None:
-    size = {"F32": 4, "BF16": 2}[dtype]
+def write_large(folder: Path, dtype: str, files: int) -> None:
+    """Equal tensors in one safetensors file, or in several with an index."""
     values = np.random.default_rng(0).normal(size=ENTRIES).astype(np.float32)
-    raw = values.tobytes() if size == 4 else (values.view(np.uint32) >> 16).astype("<u2").tobytes()
-    header: dict[str, object] = {
-        f"layer.{i}": {
-            "dtype": dtype,
-            "shape": [256, ENTRIES // 256],
-            "data_offsets": [i * len(raw), (i + 1) * len(raw)],
+    raw = (values if dtype == "F32" else (values.view(np.uint32) >> 16).astype("<u2")).tobytes()
+    each, where = TENSORS // files, {}
+    for number in range(files):
+        header = {
+            f"layer.{number}.{i}": {
+                "dtype": dtype,
+                "shape": [256, ENTRIES // 256],
+                "data_offsets": [i * len(raw), (i + 1) * len(raw)],
+            }
+            for i in range(each)
         }
-        for i in range(TENSORS)
-    }
-    text = json.dumps(header).encode()
-    path = tmp_path / "large.safetensors"
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _ in range(TENSORS):
-            file.write(raw)
-    assert path.stat().st_size > (4.5 if size == 4 else 2.2) * ROOM
+        where |= dict.fromkeys(header, f"large-{number}.safetensors")
+        text = json.dumps(header).encode()
+        with (folder / f"large-{number}.safetensors").open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.writelines([raw] * each)
+    if files > 1:
+        index = folder / "large.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": where}), encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory as only Linux does")
+@pytest.mark.parametrize(
+    ("command", "options", "dtype", "files"),
+    [
+        ("project", [], "F32", 1),
+        ("project", [], "BF16", 4),
+        ("project", ["--shared"], "F32", 4),
+        ("project", ["--shared"], "BF16", 1),
+        ("prune", ["--sparsity", "0.9"], "F32", 4),
+        ("prune", ["--sparsity", "0.9", "--budget", "layer", "--scope", "layer"], "BF16", 1),
+    ],
+)
+def test_memory_stays_at_the_largest_tensor(
+    tmp_path: Path, command: str, options: list[str], dtype: str, files: int
+) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    write_large(folder, dtype, files)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    assert size > (4.5 if dtype == "F32" else 2.2) * ROOM
+    path = folder if files > 1 else folder / "large-0.safetensors"
+    program = LIMITED.replace("ROOM", str(ROOM))
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED.replace("ROOM", str(ROOM)), path, path, *options],
+        [sys.executable, "-c", program, command, path, path, "--hoyer", "0.6", *options],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={"GROUPSPARSE_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )
     assert done.returncode == 0, done.stderr
-    assert "0.8000" in done.stdout.splitlines()[-1]
+    total = done.stdout.splitlines()[-1].split()
+    assert total[0] == "total"
+    if command == "project":
+        assert total[-2] == "0.6000"
+    else:
+        assert total[-3] == "90.00%"
 
 
 KILLED = """

@@ -87,7 +87,9 @@ def kth_smallest(scores: Sequence[Scores], k: int, dtype: torch.dtype) -> Cutoff
 def first_true(where: Tensor, count: int) -> Tensor:
     """The first ``count`` True entries in row-major order; the others become False."""
     flat = where.reshape(-1)
-    return (flat & (flat.cumsum(0) <= count)).view(where.shape)
+    # int64, torch's own choice, would take eight times the room of what is counted.
+    counts = torch.int32 if flat.numel() < 1 << 31 else torch.int64
+    return (flat & (flat.cumsum(0, dtype=counts) <= count)).view(where.shape)
 
 
 def common_dtype(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -123,7 +125,7 @@ def _chunks(scores: Sequence[Scores], dtype: torch.dtype) -> Iterator[Tensor]:
     for score in scores:
         flat = score.compute().reshape(-1)
         # A CPU wants to stay in its cache; a GPU wants one launch for a whole ResNet-50.
-        size = 1 << 20 if flat.device.type == "cpu" else 1 << 25
+        size = 1 << 18 if flat.device.type == "cpu" else 1 << 25
         for piece in torch.split(flat, size):
             crowded = sum(h.numel() for h in held) + piece.numel() > size
             if held and (crowded or held[0].device != piece.device):
