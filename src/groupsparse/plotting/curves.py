@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from .canvas import axes_on, named, numbers, style, tidy
+from .canvas import axes_on, legend_above, named, numbers, style, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def accuracy_curves(
     ax.set_xticks([], minor=True)
     ax.set(xlabel="zeros", ylabel="accuracy")
     tidy(ax)
-    ax.legend(frameon=False)
+    legend_above(ax, columns=3)
     return ax
 
 
