@@ -31,8 +31,13 @@ def _compiled(**options: Any) -> Any:
 # NaNs must survive (they are how bad input is found), so only the order of sums is set free.
 _jit = _compiled(fastmath={"reassoc", "contract", "nsz"})
 _exact_jit = _compiled()
+_finite_jit = _compiled(fastmath={"nnan", "nsz"})  # for data that was found to be finite
 _inlined_jit = _compiled(forceinline=True, fastmath=False)  # unsaid, it would inherit
-CHUNK = 256  # entries of a row summed in the data's own precision
+CHUNK = 512  # entries of a row summed in the data's own precision
+WIDE = 256  # columns of four lines that are looked at together
+ZERO, ONE, SHIFT = np.uint64(0), np.uint64(1), np.uint64(61)
+# 2**8j times this number has j in its highest three bits.
+PLACES = np.uint64(sum(j << (61 - 8 * j) for j in range(8)))
 LINES, TILE = 64, 4096  # lines and columns of a tile, where vectors are columns
 
 
@@ -86,14 +91,24 @@ def _over(v, hi, tail):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def collect(line, flags, words, band, k, end):  # type: ignore[no-untyped-def]
-    """Append the flagged magnitudes to the band; most words of eight flags are zero."""
+def marked(words, some, found):  # type: ignore[no-untyped-def]
+    """Where the bytes that are 1 lie, into ``found``; returns how many there are.
+
+    Few of the words of eight bytes are not zero. They are listed without a branch, for a branch
+    would be mispredicted at nearly every one of them, which costs as much as reading 50 entries.
+    """
+    m = n = 0
     for w in range(len(words)):
-        if words[w] != 0:
-            for j in range(8 * w, min(8 * w + 8, len(line))):
-                band[min(k, end - 1)] = abs(line[j])
-                k += flags[j]
-    return k
+        some[m] = w
+        m += words[w] != ZERO
+    for i in range(m):
+        word = words[some[i]]
+        while word != ZERO:
+            lowest = word & (~word + ONE)
+            word ^= lowest
+            found[n] = 8 * some[i] + np.int64((lowest * PLACES) >> SHIFT)
+            n += 1
+    return n
 
 
 @_jit
@@ -107,7 +122,7 @@ def scan_rows(  # type: ignore[no-untyped-def]
     """
     zero = one - one
     flags = np.zeros(CHUNK, np.uint8)
-    words = flags.view(np.uint64)
+    words, some, found = flags.view(np.uint64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
     k = begin
     for segment in range(first, last):
         vector = segment // pieces
@@ -119,26 +134,24 @@ def scan_rows(  # type: ignore[no-untyped-def]
         for a in range(start, stop, CHUNK):
             # A slice, since LLVM vectorises only what it can prove to need no wrapping index.
             line = flat[a : min(a + CHUNK, stop)]
-            x1 = x2 = x0 = near = zero
+            x1 = x2 = x0 = zero
             for j in range(len(line)):
                 v = abs(line[j])
-                near += one if v > lo else zero
                 d = _over(v, hi, tail)
-                above = one if d > zero else zero
-                d *= above  # NaN × 0 is NaN: bad input shows in the sum
+                flags[j] = (v > lo) & (d <= zero)
+                x0 += one if d > zero else zero
+                d = zero if zero > d else d  # a NaN stays: bad input shows in the sum
                 x1 += d
                 x2 += d * d
-                x0 += above
             s1 += x1
             s2 += x2
             s0 += x0
-            if near > x0:
-                for j in range(len(line)):
-                    v = abs(line[j])
-                    flags[j] = (v > lo) & (_over(v, hi, tail) <= zero)
+            if lo < hi:
                 for j in range(len(line), CHUNK):
                     flags[j] = 0
-                k = collect(line, flags, words, band, k, end)
+                for i in range(marked(words, some, found)):
+                    band[min(k, end - 1)] = abs(line[found[i]])
+                    k += 1
         s[segment], q[segment], count[segment] = s1, s2, s0
         held[segment] = k - offset[segment]
     return k
@@ -191,6 +204,46 @@ def sums_of_band(  # type: ignore[no-untyped-def]
     return total, slope, primal, value, longest, faint
 
 
+@_finite_jit
+def largest_of_rows(flat, one, pitch, n, vectors, at):  # type: ignore[no-untyped-def]
+    """Where the largest entry of each of these vectors is, the first of equal ones."""
+    for i in range(len(vectors)):
+        line = flat[vectors[i] * pitch : vectors[i] * pitch + n]
+        best, begin = -one, 0
+        for a in range(0, n, WIDE):
+            some = line[a : a + WIDE]
+            top = one - one
+            for j in range(len(some)):
+                top = max(top, abs(some[j]))
+            if top > best:
+                best, begin = top, a
+        while abs(line[begin]) != best:
+            begin += 1
+        at[i] = begin
+
+
+@_exact_jit
+def largest_of_columns(cube, vectors, best, at):  # type: ignore[no-untyped-def]
+    """:func:`largest_of_rows` for columns in ascending order, line by line as memory lies."""
+    width = cube.shape[2]
+    first = 0
+    while first < len(vectors):
+        a = vectors[first] // width
+        last = first
+        while last < len(vectors) and vectors[last] < (a + 1) * width:
+            last += 1
+        inner = vectors[first:last] - a * width
+        best[:] = -1
+        for j in range(cube.shape[1]):
+            line = cube[a, j]
+            for i in range(len(inner)):
+                v = abs(line[inner[i]])
+                if v > best[i]:
+                    best[i] = v
+                    at[first + i] = j
+        first = last
+
+
 @_exact_jit
 def write_rows(  # type: ignore[no-untyped-def]
     flat, out, one, pitch, out_pitch, n, piece, pieces, first, last, high, rest, step, factor
@@ -200,7 +253,7 @@ def write_rows(  # type: ignore[no-untyped-def]
     In-place calls write where they read, which LLVM would not vectorise: hence the copy of a chunk.
     """
     zero = one - one
-    chunk = np.empty(CHUNK, flat.dtype)
+    chunk = np.empty(WIDE, flat.dtype)
     for segment in range(first, last):
         vector = segment // pieces
         skip = (segment - vector * pieces) * piece
@@ -208,8 +261,8 @@ def write_rows(  # type: ignore[no-untyped-def]
         line = flat[vector * pitch + skip : vector * pitch + skip + length]
         target = out[vector * out_pitch + skip : vector * out_pitch + skip + length]
         hi, tail, f = high[vector * step], rest[vector * step], factor[vector]
-        for a in range(0, length, CHUNK):
-            some, there = line[a : a + CHUNK], target[a : a + CHUNK]
+        for a in range(0, length, WIDE):
+            some, there = line[a : a + WIDE], target[a : a + WIDE]
             for j in range(len(some)):
                 chunk[j] = some[j]
             for j in range(len(some)):
@@ -231,8 +284,15 @@ def scan_columns(  # type: ignore[no-untyped-def]
     zero = one - one
     x1, x2, x0 = np.empty((3, TILE), cube.dtype)
     blank = np.zeros(TILE, cube.dtype)
-    flags = np.zeros(CHUNK, np.uint8)
-    words = flags.view(np.uint64)
+    flags = np.zeros(4 * WIDE, np.uint8)
+    f1, f2, f3, f4 = (
+        flags[:WIDE],
+        flags[WIDE : 2 * WIDE],
+        flags[2 * WIDE : 3 * WIDE],
+        flags[3 * WIDE :],
+    )
+    words, some = flags.view(np.uint64), np.empty(4 * WIDE, np.int64)
+    found = np.empty(4 * WIDE, np.int64)
     k = begin
     for j in range(top, bottom, LINES):
         stop = min(j + LINES, bottom)
@@ -247,44 +307,38 @@ def scan_columns(  # type: ignore[no-untyped-def]
                 l2 = cube[a, g + 1, b : b + width] if g + 1 < stop else blank[:width]
                 l3 = cube[a, g + 2, b : b + width] if g + 2 < stop else blank[:width]
                 l4 = cube[a, g + 3, b : b + width] if g + 3 < stop else blank[:width]
-                for c in range(0, width, CHUNK):
-                    stretch = min(CHUNK, width - c)
+                for c in range(0, width, WIDE):
+                    stretch = min(WIDE, width - c)
                     y1, y2, y0 = x1[c : c + stretch], x2[c : c + stretch], x0[c : c + stretch]
                     m1, m2 = l1[c : c + stretch], l2[c : c + stretch]
                     m3, m4 = l3[c : c + stretch], l4[c : c + stretch]
-                    near = over = zero
+                    if stretch < WIDE:
+                        flags[:] = 0
                     for i in range(stretch):
                         v1, v2, v3, v4 = abs(m1[i]), abs(m2[i]), abs(m3[i]), abs(m4[i])
-                        near += (one if v1 > lo else zero) + (one if v2 > lo else zero)
-                        near += (one if v3 > lo else zero) + (one if v4 > lo else zero)
                         d1, d2 = _over(v1, hi, tail), _over(v2, hi, tail)
                         d3, d4 = _over(v3, hi, tail), _over(v4, hi, tail)
+                        f1[i] = (v1 > lo) & (d1 <= zero)
+                        f2[i] = (v2 > lo) & (d2 <= zero)
+                        f3[i] = (v3 > lo) & (d3 <= zero)
+                        f4[i] = (v4 > lo) & (d4 <= zero)
                         n1 = one if d1 > zero else zero
                         n2 = one if d2 > zero else zero
                         n3 = one if d3 > zero else zero
                         n4 = one if d4 > zero else zero
-                        d1 *= n1  # NaN × 0 is NaN: bad input shows in the sum
-                        d2 *= n2
-                        d3 *= n3
-                        d4 *= n4
+                        d1 = zero if zero > d1 else d1  # a NaN stays: bad input shows in the sum
+                        d2 = zero if zero > d2 else d2
+                        d3 = zero if zero > d3 else d3
+                        d4 = zero if zero > d4 else d4
                         y1[i] += (d1 + d2) + (d3 + d4)
                         y2[i] += (d1 * d1 + d2 * d2) + (d3 * d3 + d4 * d4)
                         y0[i] += (n1 + n2) + (n3 + n4)
-                        over += (n1 + n2) + (n3 + n4)
-                    if near > over:
-                        for at in range(g, min(g + 4, stop)):
-                            line = cube[a, at, b + c : b + c + stretch]
-                            for i in range(stretch):
-                                v = abs(line[i])
-                                flags[i] = (v > lo) & (_over(v, hi, tail) <= zero)
-                            for i in range(stretch, (stretch + 7) // 8 * 8):
-                                flags[i] = 0
-                            for w in range((stretch + 7) // 8):
-                                if words[w] != 0:
-                                    for i in range(8 * w, min(8 * w + 8, stretch)):
-                                        e = min(k, end - 1)
-                                        band[e], owner[e] = abs(line[i]), first + c + i
-                                        k += flags[i]
+                    if lo < hi:
+                        for i in range(marked(words, some, found)):
+                            line, at = found[i] // WIDE, b + c + found[i] % WIDE
+                            e = min(k, end - 1)
+                            band[e], owner[e] = abs(cube[a, g + line, at]), a * cube.shape[2] + at
+                            k += 1
             for i in range(width):
                 s[first + i] += x1[i]
                 q[first + i] += x2[i]
@@ -313,12 +367,12 @@ def sort_band(values, owner, held, offset, band):  # type: ignore[no-untyped-def
 def write_columns(cube, out, one, a, top, bottom, left, right, hi, tail, factor):  # type: ignore[no-untyped-def]
     """:func:`write_rows` for cube[a, top:bottom, left:right]."""
     zero = one - one
-    chunk = np.empty(CHUNK, cube.dtype)
+    chunk = np.empty(WIDE, cube.dtype)
     every = factor[a * cube.shape[2] + left : a * cube.shape[2] + right]
     for j in range(top, bottom):
         line, target = cube[a, j, left:right], out[a, j, left:right]
-        for b in range(0, len(line), CHUNK):
-            some, there, f = line[b : b + CHUNK], target[b : b + CHUNK], every[b : b + CHUNK]
+        for b in range(0, len(line), WIDE):
+            some, there, f = line[b : b + WIDE], target[b : b + WIDE], every[b : b + WIDE]
             for i in range(len(some)):
                 chunk[i] = some[i]
             for i in range(len(some)):

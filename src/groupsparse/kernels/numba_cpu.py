@@ -12,16 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dual import Point, find_root
+from ..dual import Point
 from ..layout import Block
 from . import SMALL, Kernel, NotFinite, OutOfRange, _loops
 from .numba_parts import Columns, Part, Rows, Sums
 from .pool import run
 from .reference import Part as ReferencePart
 from .reference import ReferenceKernel
+from .sampling import sampled_root
 
-SAMPLE = 1 << 17  # entries to look at before the scan, at most
 ATTEMPTS = 4  # brackets to try before falling back on plain passes
+NEARBY = 1e-3  # how far, relative to it, the root is expected from the root of a similar problem
+WIDEST = 0.05  # a wider bracket, relative to its middle, would keep too many entries
 
 
 def create(blocks: Sequence[Block]) -> Kernel:
@@ -96,26 +98,39 @@ class NumbaKernel:
         self.passes = 0
 
     def begin(self, level: float, start: float | None) -> Sequence[Point]:
-        guess = self._sampled_root(level) if start is None else start
-        if guess is None or not 0.0 < guess < math.inf:
+        guess = self._guess(level) if start is None else (start, NEARBY * start)
+        if guess is None or not 0.0 < guess[0] < math.inf:
             return [self._point(0.0)]
-        known = [self._point(guess)]
+        mu, reach = guess
+        known: list[Point] = []
         for _ in range(ATTEMPTS):
-            here = known[-1]
+            if reach > WIDEST * mu:
+                reach = 0.0  # a plain pass, to come nearer
+            kept = self._scan(mu - reach, mu + reach)
+            known.append(self._point(self.high))
+            if not kept:
+                break
+            if self.low < self.high:
+                if self._holds_root(known[-1], level):
+                    break
+                known.append(self._point(self.low))
+                if known[-2].total <= level <= known[-1].total:
+                    break
+            here = min(known[-2:], key=lambda point: abs(point.total - level))
             step = (level - here.total) / here.slope if here.slope < 0.0 else math.inf
             mu = here.mu + step
             if not 0.0 < mu < math.inf:
                 break
             # Newton's step from a relative distance ε ends within some ε² of the root.
             distance = abs(step) / mu
-            reach = mu * (min(10.0 * distance * distance, 0.02) + 1e-5)
-            if distance < 0.2 and not self._scan(mu - reach, mu + reach):
-                known.append(self._point(self.high))
-                break
-            known.append(self._point(mu))
-            if distance < 0.2 and self._holds_root(known[-1], level):
-                break
+            reach = mu * (10.0 * distance * distance + 1e-5) if distance < 0.2 else math.inf
         return known
+
+    def _guess(self, level: float) -> tuple[float, float] | None:
+        """Where the root should be, and how far around; None where 0 has to be looked at first."""
+        if self.size <= SMALL or not level > 0.0 or any(part.step for part in self.parts):
+            return None
+        return sampled_root(self.parts, level)
 
     def _holds_root(self, point: Point, level: float) -> bool:
         """Whether the root lies in the present bracket, so that no other pass is needed."""
@@ -178,17 +193,3 @@ class NumbaKernel:
         if not all(part.sound() for part in self.parts):
             raise OutOfRange if all(part.finite() for part in self.parts) else NotFinite
         return kept
-
-    def _sampled_root(self, level: float) -> float | None:
-        """The root as a small sample sees it; None where 0 has to be looked at first."""
-        if self.size <= SMALL or not level > 0.0 or any(part.step for part in self.parts):
-            return None
-        budget = min(max(self.size // 16, 1 << 14), SAMPLE)
-        samples = [part.sample(max(1, budget * part.size // self.size)) for part in self.parts]
-
-        def evaluate(mu: float) -> tuple[float, float]:
-            pairs = [sample.evaluate(mu) for sample in samples]
-            return sum(total for total, _ in pairs), sum(slope for _, slope in pairs)
-
-        root = find_root(evaluate, level, 1e-3 * level, lambda: math.inf)
-        return None if root.jump is not None else root.mu

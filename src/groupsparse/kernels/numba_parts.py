@@ -14,34 +14,17 @@ from numpy.typing import NDArray
 
 from ..layout import BIG, Block
 from . import _loops
+from .pool import run
 
 Array = NDArray[np.float64]
 Corners = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[Any]]
 Sums = tuple[float, float, float, float, float, int]
 PIECE = 1 << 16  # longer vectors are summed up piece by piece
-TASK = 1 << 20  # entries that are worth handing to another core
+TASK = 1 << 18  # entries that are worth handing to another core
 TASKS = 8  # fixed, so that results do not depend on the number of cores
 ROOM = 32  # one entry in so many can be kept from a scan
 # Squares are summed in the data's own precision and must neither vanish nor overflow.
 SQUARES = {4: (1e-30, 1e30), 8: (1e-200, 1e200)}
-
-
-class Sample:
-    """Some of the vectors of a part, or of the entries of each, standing for all."""
-
-    def __init__(self, block: Block, values: NDArray[Any], vectors: int) -> None:
-        self.values: Array = np.abs(values, dtype=np.float64, order="C")
-        self.excess = np.empty_like(self.values)
-        self.s, self.q = np.empty((2, len(values)))
-        self.rate, beta = block.rate, block.beta
-        # k of n entries: s and q shrink by k/n, so s/√q shrinks by √(k/n).
-        self.beta = beta * math.sqrt(block.length / values.shape[1]) * vectors / len(values)
-
-    def evaluate(self, mu: float) -> tuple[float, float]:
-        total, slope = _loops.sums_of_rows(
-            self.values, mu, self.rate, self.beta, self.s, self.q, self.excess
-        )
-        return total, slope
 
 
 class Part:
@@ -86,9 +69,9 @@ class Part:
         tail = (exact - head).astype(self.dtype)
         if low == high:  # no entry is in the bracket
             return np.full_like(head, np.inf), head, tail
-        # Rounded down: an entry too many inside the bracket does no harm.
+        # Rounded down: an entry too many inside the bracket does no harm, unless it is a zero.
         lowest = np.nextafter(bottom.astype(self.dtype), self.dtype.type(-np.inf))
-        return lowest, head, tail
+        return np.maximum(lowest, self.dtype.type(0)), head, tail
 
     def sum_tasks(self, mu: float, high: float) -> list[Callable[[], Sums]]:
         return [
@@ -119,13 +102,9 @@ class Part:
         """The vectors of which nothing is left, where their largest entry is, and that entry."""
         vectors = np.flatnonzero(self.factor == 0.0)
         at = np.empty(vectors.size, np.intp)
-        value = np.empty(vectors.size, self.dtype)
-        chunk = max(1, (1 << 18) // self.block.length)
-        for i in range(0, vectors.size, chunk):
-            some = self.some(vectors[i : i + chunk])
-            at[i : i + chunk] = np.abs(some).argmax(axis=1)
-            value[i : i + chunk] = some[np.arange(len(some)), at[i : i + chunk]]
-        return vectors, at, value
+        ranges = self.ranges(vectors.size, vectors.size * self.block.length)
+        run([partial(self.find_largest, vectors[i:j], at[i:j]) for i, j in ranges])
+        return vectors, at, self.entries(vectors, at)
 
     def corner_objective(self, mu: float) -> tuple[float, float]:
         vectors, _, value = self.corners()
@@ -135,8 +114,12 @@ class Part:
         primal = np.abs(value).astype(np.float64) * (self.beta[every] / self.rate[every])
         return float(primal.sum()), float((primal - mu * self.beta[every]).sum())
 
-    def some(self, vectors: NDArray[np.intp]) -> NDArray[Any]:
-        """Copies of these vectors, one per row."""
+    def find_largest(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> None:
+        """Where the largest entry of each of these vectors is."""
+        raise AssertionError
+
+    def entries(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[Any]:
+        """One entry of each of these vectors."""
         raise AssertionError
 
     def place(self, vectors: NDArray[np.intp], at: NDArray[np.intp], value: NDArray[Any]) -> None:
@@ -152,7 +135,8 @@ class Part:
     def write_tasks(self, mu: float) -> list[Callable[[], None]]:
         raise AssertionError
 
-    def sample(self, budget: int) -> Sample:
+    def sample(self, budget: int) -> NDArray[Any]:
+        """About so many entries, laid out as the part's: some of the vectors, or some of each."""
         raise AssertionError
 
 
@@ -218,8 +202,12 @@ class Rows(Part):
             for first, last in self.ranges(self.vectors * self.pieces)
         ]  # fmt: skip
 
-    def some(self, vectors: NDArray[np.intp]) -> NDArray[Any]:
-        return self.values[vectors]
+    def find_largest(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> None:
+        _loops.largest_of_rows(self.flat, self.one, self.pitch, self.block.length, vectors, at)
+
+    def entries(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[Any]:
+        found: NDArray[Any] = self.values[vectors, at]
+        return found
 
     def place(self, vectors: NDArray[np.intp], at: NDArray[np.intp], value: NDArray[Any]) -> None:
         self.written[vectors, at] = value
@@ -228,11 +216,11 @@ class Rows(Part):
             shape = (out.shape[0], out.shape[2], out.shape[1])
             out[...] = np.moveaxis(self.written.reshape(shape), -1, 1)
 
-    def sample(self, budget: int) -> Sample:
+    def sample(self, budget: int) -> NDArray[Any]:
         vectors, length = self.values.shape
         rows = min(vectors, max(8, budget // length))
         some = self.values[:: max(1, vectors // rows)]
-        return Sample(self.block, _thinned(some, max(budget // len(some), 1024)), vectors)
+        return thinned(some, max(budget // len(some), 1024))
 
 
 class Columns(Part):
@@ -308,21 +296,24 @@ class Columns(Part):
             for area in self.areas
         ]  # fmt: skip
 
-    def some(self, vectors: NDArray[np.intp]) -> NDArray[Any]:
+    def find_largest(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> None:
+        _loops.largest_of_columns(self.cube, vectors, np.empty(vectors.size, self.dtype), at)
+
+    def entries(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[Any]:
         outer, inner = np.divmod(vectors, self.values.shape[2])
-        some: NDArray[Any] = self.values[outer, :, inner]
-        return some
+        found: NDArray[Any] = self.values[outer, at, inner]
+        return found
 
     def place(self, vectors: NDArray[np.intp], at: NDArray[np.intp], value: NDArray[Any]) -> None:
         outer, inner = np.divmod(vectors, self.values.shape[2])
         assert self.block.out is not None
         self.block.out[outer, at, inner] = value
 
-    def sample(self, budget: int) -> Sample:
+    def sample(self, budget: int) -> NDArray[Any]:
         """Neighbouring columns share cache lines, so they are taken in small bunches."""
         outer, length, width = self.values.shape
         wanted = max(8, budget // length)
-        bunch = min(width, 16)
+        bunch = min(width, 32)
         bunches = max(1, wanted // bunch)
         if outer >= bunches:
             places = [(a, 0) for a in range(0, outer, max(1, outer // bunches))]
@@ -331,11 +322,13 @@ class Columns(Part):
             gap = max(bunch, width // per)
             places = [(a, b) for a in range(outer) for b in range(0, width - bunch + 1, gap)]
         lines = max(1, length * len(places) * bunch // max(budget, 1024 * len(places) * bunch))
-        some = [self.values[a, ::lines, b : b + bunch].T for a, b in places]
-        return Sample(self.block, np.concatenate(some), self.vectors)
+        some = np.empty((1, -(-length // lines), len(places) * bunch), self.dtype)
+        for i, (a, b) in enumerate(places):
+            some[0, :, i * bunch : (i + 1) * bunch] = self.values[a, ::lines, b : b + bunch]
+        return some
 
 
-def _thinned(rows: NDArray[Any], entries: int) -> NDArray[Any]:
+def thinned(rows: NDArray[Any], entries: int) -> NDArray[Any]:
     """About so many entries of each row, in evenly spaced stretches."""
     length = rows.shape[1]
     if length <= 2 * entries:
