@@ -33,7 +33,7 @@ _jit = _compiled(fastmath={"reassoc", "contract", "nsz"})
 _exact_jit = _compiled()
 _finite_jit = _compiled(fastmath={"nnan", "nsz"})  # for data that was found to be finite
 _inlined_jit = _compiled(forceinline=True, fastmath=False)  # unsaid, it would inherit
-CHUNK = 512  # entries of a row summed in the data's own precision
+CHUNK = 256  # entries of a row summed in the data's own precision
 WIDE = 256  # columns of four lines that are looked at together
 ZERO, ONE, SHIFT = np.uint64(0), np.uint64(1), np.uint64(61)
 # 2**8j times this number has j in its highest three bits.
