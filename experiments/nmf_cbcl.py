@@ -64,7 +64,7 @@ def rows(results: dict[str, dict[str, Any]]) -> list[list[str]]:
 def draw(results: dict[str, dict[str, Any]]) -> None:
     """Draw the curves of the sparse algorithms and of the plain ones."""
     for kind, names in (
-        ("sparse", ("auto", "auto-each", "gsp", "gsp-paper", "csp", "csp-paper", "l1-ahals")),
+        ("sparse", ("auto", "auto-each", "gsp", "gsp-paper", "csp", "l1-ahals")),
         ("plain", ("auto-plain", "ahals", "nenmf")),
     ):
         found = {name: results[name]["mean curve %"] for name in names if name in results}
