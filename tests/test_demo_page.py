@@ -188,7 +188,7 @@ def test_a_missing_extra_is_named_before_anything_runs(tmp_path: Path) -> None:
 def look(page: str, folder: Path, *options: str) -> dict[int, Any]:
     """Open a page in a browser without a window; return what the probe saw on either screen."""
     if BROWSER is None:
-        pytest.skip(f"no browser to open the page in; looked for {', '.join(BROWSERS)}")
+        pytest.skip(f"no browser to open the page in: install one of {', '.join(BROWSERS)}")
     (folder / "probed.html").write_text(page.replace("</body>", f"{PROBE}</body>"), "utf-8")
     (folder / "around.html").write_text(AROUND, "utf-8")
     command = [
@@ -196,6 +196,7 @@ def look(page: str, folder: Path, *options: str) -> dict[int, Any]:
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-dev-shm-usage",  # containers give it too little
         f"--user-data-dir={folder / 'profile'}",
         "--virtual-time-budget=5000",
         *options,
