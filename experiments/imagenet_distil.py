@@ -33,7 +33,8 @@ class Arithmetic:
 
 
 def _autocast(x: Tensor, dtype: torch.dtype | None) -> torch.autocast:
-    return torch.autocast(x.device.type, dtype, dtype is not None)
+    # Within a graph autocast may not keep casts from an earlier call; elsewhere it has no use.
+    return torch.autocast(x.device.type, dtype, dtype is not None, cache_enabled=False)
 
 
 @torch.no_grad()
@@ -110,31 +111,75 @@ class Lessons:
         return len(self.views)
 
 
-def distil(
-    model: nn.Module,
-    masks: prune.Masks,
-    lessons: Lessons,
-    arithmetic: Arithmetic,
-    *,
-    rate: float,
-    temperature: float = 2.0,
-) -> list[float]:
+class Student:
+    """Loss and gradients of a model on one batch of lessons.
+
+    On a GPU they are one CUDA graph, recorded once: every run changes the same parameters in place,
+    and three thousand launches a step would take longer than what they launch.
+    """
+
+    def __init__(self, model: nn.Module, arithmetic: Arithmetic, temperature: float = 2.0) -> None:
+        self.model, self.arithmetic, self.temperature = model, arithmetic, temperature
+        self._recorded: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
+
+    def learn(self, view: Tensor, answers: Tensor) -> Tensor:
+        """Set the gradients; return the loss."""
+        if self._recorded is None:
+            for parameter in self.model.parameters():
+                parameter.grad = None
+            return self._learn(view, answers)
+        graph, own_view, own_answers, loss = self._recorded
+        own_view.copy_(view)
+        own_answers.copy_(answers)
+        graph.replay()
+        return loss.clone()
+
+    def record(self, view: Tensor, answers: Tensor) -> None:
+        """Record the graph for batches like this one. Gradients are in its memory from now on."""
+        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        training, side = self.model.training, torch.cuda.Stream()
+        own = view.clone(), answers.clone()
+        self.model.train()
+        side.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    self._learn(*own)
+            torch.cuda.synchronize()
+            for parameter in self.model.parameters():
+                parameter.grad = None
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                loss = self._learn(*own)
+            self._recorded = graph, *own, loss
+        except Exception as error:  # slow is better than nothing
+            torch.cuda.set_stream(torch.cuda.default_stream())
+            print(f"no graph: {type(error).__name__}: {error}", flush=True)
+        self.model.train(training)
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(before[name])
+
+    def _learn(self, view: Tensor, answers: Tensor) -> Tensor:
+        x = network_input(view)
+        with _autocast(x, self.arithmetic.learning):
+            logits = self.model(x)
+        loss = divergence(logits.float(), answers, self.temperature)
+        loss.backward()
+        return loss.detach()
+
+
+def distil(student: Student, masks: prune.Masks, lessons: Lessons, *, rate: float) -> list[float]:
     """Train the survivors of a pruned model on the lessons; return the losses, one per step."""
+    model = student.model
     optimizer = torch.optim.Adam(model.parameters(), rate, fused=lessons.views[0].is_cuda)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_share, len(lessons)))
     model.train()
     losses = []
     with masks.frozen(model, optimizer):
         for view, answers in zip(lessons.views, lessons.answers, strict=True):
-            x = network_input(view)
-            with _autocast(x, arithmetic.learning):
-                logits = model(x)
-            loss = divergence(logits.float(), answers, temperature)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            losses.append(student.learn(view, answers))
             optimizer.step()
             schedule.step()
-            losses.append(loss.detach())
     model.eval()
     values: list[float] = torch.stack(losses).tolist()  # one wait for the GPU
     return values

@@ -25,7 +25,14 @@ from torch import Tensor, nn
 from experiments import record
 from experiments.cifar import Images
 from experiments.imagenet_convert import load_pretrained
-from experiments.imagenet_distil import Arithmetic, Lessons, accuracy, distil, recalibrate
+from experiments.imagenet_distil import (
+    Arithmetic,
+    Lessons,
+    Student,
+    accuracy,
+    distil,
+    recalibrate,
+)
 from experiments.imagenet_methods import Methods, state_of, zeros_per_layer
 from experiments.imagenet_report import LEVELS, summary
 from experiments.imagenet_sets import find, load_images
@@ -49,13 +56,13 @@ class Study:
     def __post_init__(self) -> None:
         self.methods = Methods(self.model, self.settings["seed"])
         self.trained: dict[str, Tensor] = state_of(self.model)
+        self.student = Student(self.model, self.arithmetic)
         self._lessons: Lessons | None = None
 
     def measure_dense(self) -> None:
         """Measure the network as it was trained, and with its batch norm recalibrated."""
         trained = accuracy(self.model, self.check, self.arithmetic)
-        recalibrate(self.model, self.train, self.arithmetic)
-        recalibrated = accuracy(self.model, self.check, self.arithmetic)
+        recalibrated = self.recalibrated()
         self.model.load_state_dict(self.trained)
         self.dense = {"trained": trained, "recalibrated": recalibrated}
 
@@ -66,20 +73,19 @@ class Study:
 
     def measure(self, method: str, level: float, distilled: bool) -> dict[str, Any]:
         """Prune, distil if asked for, recalibrate; keep and return what came out."""
-        self.model.load_state_dict(self.trained)
         lessons = self.lessons if distilled else None
+        self.model.load_state_dict(self.trained)
         began = time.perf_counter()
         masks, facts = self.methods.prune(method, level)
         pruned = time.perf_counter()
         run: dict[str, Any] = {"method": method, "level": level, "distilled": distilled, **facts}
         if lessons is not None:
-            losses = distil(self.model, masks, lessons, self.arithmetic, rate=self.settings["rate"])
+            losses = distil(self.student, masks, lessons, rate=self.settings["rate"])
             last = losses[-max(len(losses) // self.settings["epochs"], 1) :]
             run["loss of the first and last epoch"] = [
                 sum(part) / len(part) for part in (losses[: len(last)], last)
             ]
-        recalibrate(self.model, self.train, self.arithmetic)
-        run |= accuracy(self.model, self.check, self.arithmetic)
+        run |= self.recalibrated()
         run["zeros"] = masks.zeros
         run["seconds to prune"] = round(pruned - began, 3)
         run["seconds"] = round(time.perf_counter() - began, 3)
@@ -87,6 +93,15 @@ class Study:
             run["zeros per layer"] = zeros_per_layer(masks)
         self.runs.append(run)
         return run
+
+    def recalibrated(self) -> dict[str, float]:
+        """Recalibrate and measure; in float32 what float16 is too small for."""
+        try:
+            recalibrate(self.model, self.train, self.arithmetic)
+            return accuracy(self.model, self.check, self.arithmetic)
+        except FloatingPointError:
+            recalibrate(self.model, self.train, Arithmetic())
+            return accuracy(self.model, self.check, Arithmetic())
 
     @property
     def lessons(self) -> Lessons:
@@ -99,6 +114,8 @@ class Study:
                 self.arithmetic,
                 **{name: self.settings[name] for name in ("epochs", "batch", "seed")},
             )
+            if self.train.pixels.is_cuda:
+                self.student.record(self._lessons.views[0], self._lessons.answers[0])
         return self._lessons
 
     def results(self) -> dict[str, Any]:

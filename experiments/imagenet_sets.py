@@ -20,6 +20,7 @@ from experiments.cifar import Images
 
 SIZE = 224
 MEANS = (103.939, 116.779, 123.68)  # blue, green, red
+_means: dict[torch.device, Tensor] = {}
 
 
 def find(folders: Iterable[Path], name: str) -> Path:
@@ -52,7 +53,10 @@ def load_images(path: Path, first: int | None = None) -> Images:
 
 def network_input(pixels: Tensor) -> Tensor:
     """Return bytes in RGB as what the pretrained network was trained on."""
-    means = torch.tensor(MEANS, device=pixels.device).view(1, 3, 1, 1)
+    means = _means.get(pixels.device)
+    if means is None:  # once: a copy from the host cannot be part of a CUDA graph
+        means = torch.tensor(MEANS, device=pixels.device).view(1, 3, 1, 1)
+        _means[pixels.device] = means
     x = pixels.flip(1).float() - means
     return x.contiguous(memory_format=torch.channels_last)
 

@@ -22,6 +22,7 @@ from experiments.imagenet_convert import _module, load_pretrained, pack, read_ke
 from experiments.imagenet_distil import (
     Arithmetic,
     Lessons,
+    Student,
     accuracy,
     distil,
     divergence,
@@ -280,10 +281,29 @@ def test_distillation_comes_closer_and_keeps_the_zeros() -> None:
     lessons = Lessons.by(model, images, Arithmetic(), epochs=12, batch=10, seed=0)
     assert len(lessons) == 36
     masks = prune.cut(model, 0.8)
-    losses = distil(model, masks, lessons, Arithmetic(), rate=3e-3)
+    losses = distil(Student(model, Arithmetic()), masks, lessons, rate=3e-3)
     assert sum(losses[-6:]) < 0.7 * sum(losses[:6])
     assert prune.Masks.of(model) == masks
     assert not model.training
+
+
+def test_numbers_that_float16_cannot_hold_are_measured_again() -> None:
+    images = some_images(10)
+    settings = {"seed": 0, "epochs": 1, "batch": 5, "rate": 1e-3}
+    study = imagenet_oneshot.Study(network(), images, images, Arithmetic(), settings)
+    tried: list[Arithmetic] = []
+
+    def overflows(model: nn.Module, images: Images, arithmetic: Arithmetic) -> dict[str, float]:
+        tried.append(arithmetic)
+        if len(tried) == 1:
+            raise FloatingPointError
+        return {"top1": 1.0, "top5": 2.0}
+
+    study.arithmetic = Arithmetic(answering=torch.bfloat16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imagenet_oneshot, "accuracy", overflows)
+        assert study.recalibrated() == {"top1": 1.0, "top5": 2.0}
+    assert tried == [study.arithmetic, Arithmetic()]
 
 
 # The comparison as a command.
