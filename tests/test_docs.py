@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,17 @@ def run_page(text: str, name: str) -> None:
         namespace = found.globs
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small networks are trained: threads would wait for each other, on a busy machine for long."""
+    torch = pytest.importorskip("torch", reason="the pages need the extra groupsparse[torch]")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # what a page writes, it writes here
