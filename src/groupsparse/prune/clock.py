@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
-from .freezing import as_optimizers
+from .hooks import Hooks, as_optimizers
 
 
-class Clock:
+class Clock(Hooks):
     """Counts optimizer steps through hooks of its own and says when one is due.
 
     With several optimizers one step is over when each of them has stepped. A step that a GradScaler
@@ -20,11 +18,10 @@ class Clock:
     """
 
     def __init__(self, optimizer: Optimizer | Iterable[Optimizer] | None) -> None:
-        self._optimizers = [] if optimizer is None else as_optimizers(optimizer)
+        super().__init__([] if optimizer is None else as_optimizers(optimizer))
         self._stepped: set[int] = set()
-        self._handles: list[RemovableHandle] = [
-            each.register_step_post_hook(self._after) for each in self._optimizers
-        ]
+        for each in self._optimizers:
+            self._handles.append(each.register_step_post_hook(self._after))
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         if _skipped(optimizer):
@@ -37,23 +34,6 @@ class Clock:
     def step(self) -> Any:
         """What happens after an optimizer step."""
         raise NotImplementedError
-
-    def remove(self) -> None:
-        """Take the hooks back; nothing happens by itself from now on."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
 
 
 def _skipped(optimizer: Optimizer) -> bool:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import InvalidInput
+from ..storage.atomic import replacing_name
 
 FORMAT = "groupsparse-1"
 
@@ -18,16 +19,9 @@ FORMAT = "groupsparse-1"
 def write_atomically(
     tensors: Mapping[str, Tensor], path: str | os.PathLike[str], metadata: Mapping[str, str]
 ) -> None:
-    """Write beside the path, bring it to the disk, and only then put it in the old one's place."""
-    final = Path(path)
-    beside = final.with_name(f".{final.name}.{os.getpid()}.part")
-    try:
+    """Write a safetensors file that takes the place of ``path`` when all of it is on the disk."""
+    with replacing_name(Path(path)) as beside:
         save_file(dict(tensors), beside, {"format": FORMAT, **metadata})
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(final)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from ..errors import InvalidInput
+from .hooks import Hooks, as_optimizers
 from .packing import PackedMask
 from .sharding import local
 
 
-class Frozen:
+class Frozen(Hooks):
     """The hooks that keep masked entries at zero; made by ``Masks.frozen``.
 
     With a gradient of zero, a value of zero and cleared memory, weight decay, momentum and Adam
@@ -29,9 +28,8 @@ class Frozen:
         optimizer: Optimizer | Iterable[Optimizer],
         pairs: Sequence[tuple[nn.Parameter, PackedMask]] = (),
     ) -> None:
-        self._optimizers = as_optimizers(optimizer)
+        super().__init__(as_optimizers(optimizer))
         self._pairs: list[tuple[nn.Parameter, PackedMask]] = []
-        self._handles: list[RemovableHandle] = []
         if pairs:
             self.hold(pairs)
         for each in self._optimizers:
@@ -56,23 +54,6 @@ class Frozen:
         """Whether the hooks are in place."""
         return bool(self._handles)
 
-    def remove(self) -> None:
-        """Take the hooks back."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def __enter__(self) -> Frozen:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
-
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         for parameter, mask in self._of(optimizer):
@@ -96,18 +77,3 @@ class Frozen:
     def _of(self, optimizer: Optimizer) -> Iterable[tuple[nn.Parameter, PackedMask]]:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         return [pair for pair in self._pairs if id(pair[0]) in held]
-
-
-def as_optimizers(given: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
-    """One optimizer or several, each without the wrapper that Lightning or Accelerate puts on."""
-    several = [given] if isinstance(given, Optimizer) or hasattr(given, "optimizer") else given
-    return [_unwrapped(each) for each in several]
-
-
-def _unwrapped(optimizer: Any) -> Optimizer:
-    # The wrappers are Optimizers by type, but the hooks that fire are those of the one inside.
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = inner
-    if not isinstance(optimizer, Optimizer):
-        raise InvalidInput(f"optimizer is {optimizer!r}; expected a torch.optim.Optimizer")
-    return optimizer

@@ -13,13 +13,19 @@ from typing import BinaryIO
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write into, which takes the place of ``path`` once all of it is on the disk."""
+    with replacing_name(path) as beside, beside.open("w+b") as file:
+        yield file
+
+
+@contextmanager
+def replacing_name(path: Path) -> Iterator[Path]:
+    """`replacing` for what opens its files itself: where to write, instead of ``path``."""
     # A link is replaced itself: what it points to may belong to somebody else, as the files of a
     # download cache do.
     beside = partial_name(path)
     try:
-        with beside.open("w+b") as file:
-            yield file
-            file.flush()
+        yield beside
+        with beside.open("r+b") as file:
             os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, beside)

@@ -12,7 +12,8 @@ from ...errors import InvalidInput
 from ..clock import Clock
 from ..competing import checked_sparsity
 from ..cutting import cut
-from ..freezing import Frozen, as_optimizers
+from ..freezing import Frozen
+from ..hooks import as_optimizers
 from ..masks import Masks
 from ..schedules import Schedule, Span, cubic
 from ..targets import DEFAULT_TARGETS, Pattern, as_patterns, select
