@@ -90,12 +90,13 @@ def _sweep(  # type: ignore[no-untyped-def]
     for s in range(sweeps):
         at = columns  # of row k; grows by n, so that r × n may pass 2³¹
         weight_at = columns
+        last = inside & (0 * columns + s == sweeps - 1)  # no scalar: the interpreter wants vectors
         for k in range(r):
             b = tl.load(others + k * r + rows, mask=rows < r, other=0.0)
             c = tl.load(cross + at, mask=inside, other=0.0) * tl.load(inverse + k)
             c -= tl.sum(b[:, None] * f, axis=0)
             if KEEP:
-                tl.store(minima + at, c, mask=inside & (s == sweeps - 1))
+                tl.store(minima + at, c, mask=last)
             lowered = tl.load(shift + k)
             if WEIGHTED:
                 c -= lowered * tl.load(weights + weight_at, mask=inside, other=0.0)
