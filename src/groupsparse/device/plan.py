@@ -157,8 +157,7 @@ class Projector:
         item, axes = x.element_size(), self.axes[i]
         shape = Shape.of(x.shape, x.stride(), item, axes, (x.data_ptr(), out.data_ptr()))
         if shape is None or x.stride() != out.stride():
-            stage = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-            self.staged[i] = stage
+            stage = self.staged[i] = _vectors_last(x, axes)
             shape = Shape.of(x.shape, stage.stride(), item, axes, (stage.data_ptr(),))
             assert shape is not None
         return shape
@@ -372,6 +371,13 @@ def repeats_memory(x: Tensor) -> bool:
             return True
         extent += (size - 1) * step
     return False
+
+
+def _vectors_last(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Memory for a tensor of this shape in which every vector lies in one piece."""
+    order = [a for a in range(x.ndim) if a not in axes] + list(axes)
+    stage = torch.empty([x.shape[a] for a in order], dtype=x.dtype, device=x.device)
+    return stage.permute([order.index(a) for a in range(x.ndim)])
 
 
 def _span(x: Tensor) -> tuple[int, int]:
