@@ -127,10 +127,10 @@ def test_shells_complete(tmp_path: Path) -> None:
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "--axis", "2"], 1, "--axis 2"),
         (["project", "x.npy", "y.npz", "--hoyer", "0.5"], 2, "ends in .npy"),
         (["project", "none.npy", "y.npy", "--hoyer", "0.5"], 1, "there is no file none.npy"),
-        (["project", "integers.npy", "y.npy", "--hoyer", "0.5"], 1, "no tensor of floats"),
+        (["project", "integers.npy", "y.npy", "--hoyer", "0.5"], 1, "integers is I64"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "y"], 1, "selects none of the 1"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "re:("], 1, "regular expression"),
-        (["project", "x.npy", "no/y.npy", "--hoyer", "0.5"], 1, "No such file or directory"),
+        (["project", "x.npy", "no/y.npy", "--hoyer", "0.5"], 2, "there is no folder no to write"),
         (["inspect", "notes.txt"], 1, "expected .npy, .npz, .safetensors"),
         (["inspect", "."], 1, "0 checkpoint indices"),
         (["inspect", "bad.npy"], 1, "bad.npy"),
@@ -173,6 +173,16 @@ def test_mistakes_are_one_sentence(
     assert ran.err.count("\n") == 1
     assert "Traceback" not in ran.err
     assert sorted(Path().iterdir()) == before
+
+
+def test_a_warning_is_one_sentence(checkpoint: Path) -> None:
+    program = (
+        "import warnings, sys; from groupsparse.cli import main, inspect\n"
+        "inspect.measured = lambda *_: warnings.warn('rather odd')\n"
+        f"sys.exit(main(['inspect', {str(checkpoint)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.splitlines()[0] == "groupsparse: warning: rather odd"
 
 
 def test_debug_shows_where(run: Run) -> None:

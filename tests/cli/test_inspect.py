@@ -73,3 +73,8 @@ def test_packed_files_show_what_they_stand_for(run: Run, tmp_path: Path) -> None
     ran = run("project", tmp_path / "packed.safetensors", tmp_path, "--hoyer", 0.99)
     assert ran.code == 1
     assert "to_dense" in ran.err
+
+
+def test_a_folder_with_one_file(run: Run, checkpoint: Path) -> None:
+    checkpoint.with_name(".model.1.projected.safetensors").touch()  # of a command that was killed
+    assert run("inspect", checkpoint.parent).out == run("inspect", checkpoint).out

@@ -152,6 +152,8 @@ def test_the_same_seed_gives_the_same_bits(run: Run, data: Path, tmp_path: Path)
         (["x.npy", "--resume", "two.npz"], 1, "was not written by groupsparse nmf"),
         (["bad.mat", "--rank", "3"], 1, "no .mat file"),
         (["bad.csv", "--rank", "3"], 1, "bad.csv"),
+        (["empty.csv", "--rank", "3"], 1, "empty.csv holds no numbers"),
+        (["nan.npy", "--rank", "3"], 1, "nan.npy: the entry at (1, 2) is nan"),
     ],
 )
 def test_mistakes_are_named(
@@ -166,7 +168,10 @@ def test_mistakes_are_named(
     np.savez("two.npz", a=np.eye(3), b=-np.eye(3))
     Path("bad.mat").write_text("nothing")
     Path("bad.csv").write_text("1,2\n3,x\n")
+    Path("empty.csv").write_text("")
+    np.save("nan.npy", np.where(np.arange(12).reshape(3, 4) == 6, np.nan, 1.0))
     ran = run("nmf", *arguments)
     assert (ran.code, ran.out) == (code, "")
     assert sentence in ran.err
+    assert ran.err.count("\n") == 1
     assert not Path("parts.npz").exists()

@@ -77,10 +77,14 @@ def test_packed_is_what_the_library_loads(run: Run, checkpoint: Path, tmp_path: 
 
 def test_sharded(run: Run, shards: Path, tmp_path: Path) -> None:
     arguments = ("--hoyer", 0.8, "--sparsity", 0.9)
+    (shards / ".model.1.projected.safetensors").touch()  # of a command that was killed
     for out in (tmp_path / "new", shards):
-        assert run("prune", shards, out, *arguments).code == 0
-        files = sorted(out.glob("*.safetensors"))
+        ran = run("prune", shards, out, *arguments)
+        assert ran.code == 0, ran.err
+        files = sorted(out.glob("[!.]*.safetensors"))
         assert len(files) == 2
+        size = sum(file.stat().st_size for file in files)
+        assert ran.out.endswith(f"wrote {out} ({size / 1e3:,.1f} kB)\n")
         found = load_file(files[0]) | load_file(files[1])
         zeros = sum(int((found[name] == 0).sum()) for name in CUT)
         assert zeros == round(0.9 * sum(found[name].numel() for name in CUT))

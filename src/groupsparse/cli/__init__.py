@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
 EXIT_DATA, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -32,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from .app import run
 
-        return run(given or ["--help"])
+        with warnings.catch_warnings():
+            warnings.showwarning = _say
+            return run(given or ["--help"])
     except (KeyboardInterrupt, Interrupted):
         return _complain("interrupted; every file is as it was, or complete", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -68,6 +71,11 @@ def _described(error: Exception) -> tuple[str, int]:
 def _out_of_memory(error: Exception) -> bool:
     """Whether it is what torch raises in the place of a MemoryError."""
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def _say(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as a sentence, without the line of code that it comes from."""
+    print(f"groupsparse: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _complain(message: str, code: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -46,11 +47,21 @@ def load(path: Path, key: str | None, columns: bool) -> Data:
     found = reader(path, key)
     if columns:
         found = np.moveaxis(found, -1, 0) if found.ndim == 3 else found.T
+    _refuse_not_finite(found, path)
     if found.ndim == 3:  # a stack of images
         return Data(found.reshape(len(found), -1), (int(found.shape[1]), int(found.shape[2])))
     if found.ndim != 2:
         raise InvalidInput(f"{path} holds an array of {found.ndim} dimensions; expected 2 or 3")
     return Data(found, None)
+
+
+def _refuse_not_finite(found: Any, path: Path) -> None:
+    """Name the first entry that is no number; what is mapped is read when it is needed."""
+    if isinstance(found, np.memmap) or not isinstance(found, np.ndarray):
+        return
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(found))[0])
+        raise InvalidInput(f"{path}: the entry at {at} is {found[at]}; expected finite numbers")
 
 
 def shape_for(given: str | None, known: tuple[int, int] | None, features: int) -> tuple[int, int]:
@@ -126,9 +137,16 @@ def _text(path: Path, key: str | None) -> Any:
     except ValueError:
         header = 1
     try:
-        return np.loadtxt(path, delimiter=separator, skiprows=header, ndmin=2, encoding="utf-8-sig")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+            found = np.loadtxt(
+                path, delimiter=separator, skiprows=header, ndmin=2, encoding="utf-8-sig"
+            )
     except ValueError as error:
         raise InvalidInput(f"{path}: {error}") from error
+    if found.size == 0:
+        raise InvalidInput(f"{path} holds no numbers")
+    return found
 
 
 def _as_numbers(values: Any, path: Path) -> NDArray[Any]:

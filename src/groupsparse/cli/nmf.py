@@ -15,6 +15,7 @@ from ..errors import missing_extra
 from ..storage.atomic import replacing
 from .console import messages, number, output
 from .data import load, shape_for
+from .options import check_folder
 from .parts import Parts
 
 PICTURES = (".png", ".pdf", ".svg", ".jpg")
@@ -99,7 +100,7 @@ def nmf(
     stack of images (three axes) is taken image by image. Ctrl-C ends the fit, keeps the best
     factors so far and writes them.
     """
-    _check_writable(out, plot)  # now, and not when the work is done
+    _check_writable(out, plot)
     if resume is not None and init is not None:
         raise typer.BadParameter("--resume starts from the saved factors; leave out --init")
     earlier = None if resume is None else Parts.read(resume)
@@ -133,8 +134,7 @@ def _check_writable(out: Path, plot: Path | None) -> None:
     if out.suffix.lower() != ".npz":
         raise typer.BadParameter(f"--out is {out}; expected a name that ends in .npz")
     for path in filter(None, (out, plot)):
-        if not path.parent.is_dir():
-            raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} into")
+        check_folder(path)
     if plot is not None:
         if plot.suffix.lower() not in PICTURES:
             raise typer.BadParameter(f"--plot is {plot}; expected one of {', '.join(PICTURES)}")

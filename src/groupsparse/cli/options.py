@@ -66,4 +66,11 @@ def checked_out(store: Store, out: Path) -> Path:
         return out / store.path.name
     if out.suffix.lower() != kind:
         raise typer.BadParameter(f"OUT is {out}; expected a name that ends in {kind}, like IN")
+    check_folder(out)
     return out
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a file in a folder that is not there: now, and not when the work is done."""
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {out.parent} to write {out.name} into")

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..storage import open_store
+from ..storage import Store, open_store
+from ..storage.sharded import ShardedFiles
 from .console import messages, number, output, progress, shape_of, show_table
 from .options import AxisOption, Hoyer, Ignore, Targets, axes_for, checked_out
 
@@ -94,7 +95,8 @@ def prune(
     )  # fmt: skip
     columns = ("tensor", "shape", "Entries", "Zeros", "Sparsity", "Hoyer before", "Hoyer after")
     show_table(columns, lines, total)
-    output().print(f"wrote {out} ({_size(out)})", soft_wrap=True)
+    written = open_store(out / store.path.name if out.is_dir() else out)
+    output().print(f"wrote {out} ({_size(written)})", soft_wrap=True)
     dead = [row.tensor.name for row in rows if row.after.zeros == row.tensor.size]
     if dead:
         messages().print(
@@ -102,8 +104,7 @@ def prune(
         )
 
 
-def _size(out: Path) -> str:
-    folder = out.parent if out.suffix == ".json" else out
-    files = folder.glob("*.safetensors") if folder.is_dir() else [folder]
-    size = sum(file.stat().st_size for file in files)
+def _size(store: Store) -> str:
+    files = list(store.shards.values()) if isinstance(store, ShardedFiles) else [store]
+    size = sum(file.path.stat().st_size for file in files)
     return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"

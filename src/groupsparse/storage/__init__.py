@@ -37,7 +37,8 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         raise InvalidInput(f"there is no file {path}")
     if path.is_dir():
         indices = sorted(path.glob(f"*{INDEX}"))
-        alone = sorted(path.glob("*.safetensors"))
+        # A hidden one is what a command left behind that was killed.
+        alone = sorted(f for f in path.glob("*.safetensors") if not f.name.startswith("."))
         if len(indices) == 1:
             return ShardedFiles(indices[0])
         if len(alone) == 1 and not indices:

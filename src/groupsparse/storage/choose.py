@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..errors import InvalidInput
-from .stored import Stored
+from .stored import FLOATS, Stored
 
 
 def choose(
@@ -29,7 +29,11 @@ def choose(
         _check(pattern)
     usable = [t for t in tensors if t.floating and t.size > 1 and t.shape]
     if not usable:
-        raise InvalidInput("the file holds no tensor of floats with more than one entry")
+        first = f"; {tensors[0].name} is {tensors[0].dtype}" if tensors else ""
+        kinds = ", ".join(FLOATS)
+        raise InvalidInput(
+            f"the file holds no tensor of floats ({kinds}) with more than one entry{first}"
+        )
     chosen = [
         tensor
         for tensor in usable
