@@ -32,8 +32,8 @@ CONTENDERS: dict[str, dict[str, Any]] = {
 LABELS = {
     "auto": "auto (default), target on the average",
     "auto-each": "auto, target on every vector",
-    "gsp": "gspNMF",
-    "gsp-paper": "gspNMF as in the paper, not extrapolated",
+    "gsp": "gspNMF, extrapolated",
+    "gsp-paper": "gspNMF as in the paper",
     "csp": "cspNMF",
     "l1-ahals": "ℓ₁ A-HALS",
     "auto-plain": "auto, no target",

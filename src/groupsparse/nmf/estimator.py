@@ -51,8 +51,8 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         ``"auto"`` is the best one, with targets or without. The others are the algorithms of the
         paper: A-HALS and NeNMF without targets, ℓ₁ A-HALS, cspNMF and gspNMF with one.
     extrapolate : bool, optional
-        Whether each factor goes a little beyond its update, with restarts. By default ``"auto"``,
-        ``"gsp"`` and ``"csp"`` do; False makes the latter two alternate as in the paper.
+        Whether each factor goes a little beyond its update, with restarts. By default ``"auto"``
+        and ``"gsp"`` do, the others alternate as in the paper; False makes gspNMF do so too.
     init : {None, "random", "nndsvd", "nndsvda", "nndsvdar", "custom"}
         As in :class:`sklearn.decomposition.NMF`. None means ``"random"`` where there is a target or
         the data is not in memory, otherwise ``"nndsvda"`` if r ≤ min(n, m).
