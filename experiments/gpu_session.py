@@ -126,10 +126,10 @@ class Plan:
             searched = setting_of(self.options, "recipe")
             self.choice = recipe.choose(journal.done.values(), searched)
             if self.search and not self.options.dry_run:
-                journal.say({"choice": asdict(self.choice)})
                 text = json.dumps(asdict(self.choice), indent=1)
                 self.remembered.write_text(text, encoding="utf-8")
         if not self.options.dry_run:
+            journal.say({"choice": asdict(self.choice)})
             say(self.began, f"chosen on held-out images: {self.choice}")
         jobs: list[Job] = []
         if "table1" in self.options.tables:

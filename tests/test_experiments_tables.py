@@ -148,7 +148,7 @@ def test_a_session_and_its_page(
     gpu_session.main(arguments=session)
     again = read_lines(tmp_path / "state" / "runs.jsonl")
     assert again[: len(lines)] == lines
-    assert [next(iter(line)) for line in again[len(lines) :]] == ["session", "said"]
+    assert [next(iter(line)) for line in again[len(lines) :]] == ["session", "said", "said"]
     gpu_session.main(arguments=[*session, "--dry-run"])
     assert ", 0 of them left" in capsys.readouterr().out
 
