@@ -54,6 +54,7 @@ class Group:
         self.kernel = kernels.create(kernel, blocks)
         self.unit = 1.0  # the multiplier's, where the vectors had to be rescaled
         self.root = Root(0.0, 0, met=True)
+        self.steps = 0  # towards the root that the kernel made by itself
         for item in items:
             if item.block is None:  # no kernel will see these
                 item.complain_if_not_finite()
@@ -68,6 +69,7 @@ class Group:
 
     def _solve(self, tol: float | None, start: float | None) -> None:
         known = self._begin(start)
+        self.steps = self.kernel.passes - 1  # each pass but the first look was a step to the root
         tolerance = TOLERANCE if tol is None else tol
         slack = max(tolerance, max(SLACK[item.array.itemsize] for item in self.items))
         if self.target == 1.0:
@@ -138,7 +140,7 @@ class Group:
         return Certificate(
             mu * self.unit,
             status,
-            self.root.iterations,
+            self.steps + self.root.iterations,
             self.kernel.passes,
             self.kernel.name,
             primal * self.unit,

@@ -42,28 +42,56 @@ LINES, TILE = 64, 4096  # lines and columns of a tile, where vectors are columns
 
 
 @_jit
-def sums_of_rows(values, mu, rate, beta, s, q, excess):  # type: ignore[no-untyped-def]
-    """Total and slope at μ for a matrix of magnitudes. Short, so that it compiles quickly."""
+def newton(  # type: ignore[no-untyped-def]
+    values, mu, start, most, level, tolerance, least, largest, rate, beta, s, q, excess
+):
+    """Total and slope at μ for a matrix of magnitudes; then Newton's steps from there in one call.
+
+    The second point is ``start`` where that is positive. Returns the last point, the total and the
+    slope at the first, how many squares were out of range there, and how many points there were, at
+    most ``most``. One function and short, so that the first call of a process is soon compiled.
+    """
     rows, n = values.shape
-    total = slope = 0.0
-    t = mu * rate
-    for i in range(rows):
-        s1 = s2 = s0 = 0.0
-        for j in range(n):
-            d = max(values[i, j] - t, 0.0)
-            excess[i, j] = d
-            s1 += d
-            s2 += d * d
-            s0 += d > 0.0
-        s[i], q[i] = s1, s2
-        if s2 > 0.0:
-            inverse = 1.0 / np.sqrt(s2)
-            term = s1 * inverse
-            total += term
-            slope += (term * term - s0) * inverse
+    left, right = mu, np.inf
+    outside = points = 0
+    first = first_slope = 0.0
+    while True:
+        total = slope = 0.0
+        t = mu * rate
+        for i in range(rows):
+            s1 = s2 = s0 = 0.0
+            for j in range(n):
+                d = max(values[i, j] - t, 0.0)
+                excess[i, j] = d
+                s1 += d
+                s2 += d * d
+                s0 += d > 0.0
+            s[i], q[i] = s1, s2
+            if points == 0:
+                outside += not (least <= s2 < largest)
+            if s2 > 0.0:
+                inverse = 1.0 / np.sqrt(s2)
+                term = s1 * inverse
+                total += term
+                slope += (term * term - s0) * inverse
+            else:
+                total += 1.0
+        total *= beta
+        slope *= beta * rate
+        if points == 0:
+            first, first_slope = total, slope
+        elif total > level:
+            left = mu
         else:
-            total += 1.0
-    return total * beta, slope * beta * rate
+            right = mu
+        points += 1
+        if points >= most or abs(total - level) <= tolerance or not slope < 0.0:
+            break
+        following = start if points == 1 and start > 0.0 else mu - (total - level) / slope
+        if not left < following < right:
+            break
+        mu = following
+    return mu, total, slope, first, first_slope, outside, points
 
 
 @_exact_jit

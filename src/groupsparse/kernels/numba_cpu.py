@@ -17,12 +17,14 @@ from ..layout import Block
 from . import SMALL, Kernel, NotFinite, OutOfRange, _loops
 from .numba_parts import Columns, Part, Rows, Sums
 from .pool import run
+from .reference import LARGEST_SQUARE, SMALLEST_SQUARE, ReferenceKernel
 from .reference import Part as ReferencePart
-from .reference import ReferenceKernel
 from .sampling import sampled_root
 
 ATTEMPTS = 4  # brackets to try before falling back on plain passes
 NEARBY = 1e-3  # how far, relative to it, the root is expected from the root of a similar problem
+CLOSE = 1e-12  # to the level, per vector: nearer is not looked for
+STEPS = 12  # of Newton's method on a small problem before the search takes over
 WIDEST = 0.05  # a wider bracket, relative to its middle, would keep too many entries
 
 
@@ -43,6 +45,14 @@ class CompiledKernel(ReferenceKernel):
         plain = block.weights is None and block.uniform and block.values.ndim == 2
         return _SmallPart(block) if plain else _WeightedPart(block)
 
+    def begin(self, level: float, start: float | None) -> Sequence[Point]:
+        if len(self.parts) == 1 and isinstance(part := self.parts[0], _SmallPart):
+            known, evaluated = part.descend(level, start)
+            if known:
+                self.passes += evaluated
+                return known
+        return super().begin(level, start)
+
 
 class _SmallPart(ReferencePart):
     def __init__(self, block: Block) -> None:
@@ -50,12 +60,28 @@ class _SmallPart(ReferencePart):
         self.s, self.q = np.empty((2, len(self.magnitude)))
 
     def evaluate(self, mu: float) -> tuple[float, float]:
-        block = self.block
-        self.mu, self.threshold = mu, block.threshold(mu)
-        total, slope = _loops.sums_of_rows(
-            self.magnitude, mu, block.rate, block.beta, self.s, self.q, self.excess
+        return self._newton(mu, 0.0, 1, 0.0)[1:3]
+
+    def descend(self, level: float, start: float | None) -> tuple[list[Point], int]:
+        """The points at 0 and near the root, and how many there were; none where it is not safe."""
+        mu, last, last_slope, total, slope, outside, points = self._newton(
+            0.0, 0.0 if start is None else start, STEPS, level
         )
-        return total, slope
+        if outside:
+            return [], 0
+        zero = Point(0.0, total, slope)
+        return [zero] if mu == 0.0 else [zero, Point(mu, last, last_slope)], points
+
+    def _newton(
+        self, mu: float, start: float, most: int, level: float
+    ) -> tuple[float, float, float, float, float, int, int]:
+        block = self.block
+        found: tuple[float, float, float, float, float, int, int] = _loops.newton(
+            self.magnitude, mu, start, most, level, CLOSE * len(self.s), SMALLEST_SQUARE,
+            LARGEST_SQUARE, block.rate, block.beta, self.s, self.q, self.excess,
+        )  # fmt: skip
+        self.mu, self.threshold = found[0], block.threshold(found[0])
+        return found
 
 
 class _WeightedPart(ReferencePart):

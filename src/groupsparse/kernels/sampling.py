@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..dual import find_root
+from ..dual import Point, find_root
 from ..layout import Block
 from . import _loops
 from .numba_parts import Array, Part, thinned
 
 SAMPLE = 1 << 16  # entries to look at before the scan, at most
 FEW = 1 << 13  # entries to begin with
-STEPS = 4  # on the sample
+DESCENT = 12  # of Newton's steps with few entries
+STEPS = 4  # of secants on the whole sample
 STRIDE = 0.03  # of the first secant, relative
-# The root is looked for so many standard errors around the guess. More of them would cost every
-# call more than a missed root costs one call in a hundred.
-ERRORS = 2.5
+# The root is looked for so many standard errors around the guess: a wider bracket costs every call
+# more than one in a hundred loses that misses the root and scans again.
+ERRORS = 3.0
 
 
 class Sample:
@@ -43,10 +44,16 @@ class Sample:
 
     def evaluate(self, mu: float) -> tuple[float, float]:
         """Total and slope as a few of the vectors see them."""
-        total, slope = _loops.sums_of_rows(
-            self.few, mu, self.rate, self.few_beta, self.s, self.q, self.excess
-        )
-        return total, slope
+        point = self.descend(mu, 1, 0.0, 0.0)
+        return point.total, point.slope
+
+    def descend(self, mu: float, most: int, level: float, tolerance: float) -> Point:
+        """Where a few of Newton's steps from μ lead."""
+        mu, total, slope, *_ = _loops.newton(
+            self.few, mu, 0.0, most, level, tolerance, 0.0, math.inf, self.rate, self.few_beta,
+            self.s, self.q, self.excess,
+        )  # fmt: skip
+        return Point(mu, total, slope)
 
     def measure(self, mu: float) -> tuple[float, float]:
         """The total as the whole sample sees it, and the variance of that."""
@@ -78,27 +85,31 @@ def sampled_root(parts: Sequence[Part], level: float) -> tuple[float, float] | N
         pairs = [sample.evaluate(mu) for sample in samples]
         return sum(total for total, _ in pairs), sum(slope for _, slope in pairs)
 
-    root = find_root(evaluate, level, 1e-3 * level, lambda: math.inf)
+    near = 0.01 * level
+    alone = len(samples) == 1
+    known = [samples[0].descend(0.0, DESCENT, level, near)] if alone else []
+    root = find_root(evaluate, level, near, lambda: math.inf, known=known)
     mu = root.mu
     if root.jump is not None or not 0.0 < mu < math.inf:
         return None
     # From here on secants: a vector with two nearly equal entries left has a slope without bound.
-    before, total = mu * (1.0 - STRIDE), math.inf
+    before = mu * (1.0 - STRIDE)
+    slope = (evaluate(mu)[0] - evaluate(before)[0]) / (mu - before)
+    last = math.inf
     for _ in range(STEPS):
         with np.errstate(all="ignore"):  # what leaves the range is noticed in the scan
             measured = [sample.measure(mu) for sample in samples]
-            if total == math.inf:
-                total = sum(sample.measure(before)[0] for sample in samples)
-        last, total = total, sum(found for found, _ in measured)
-        slope = (total - last) / (mu - before)
+        total = sum(found for found, _ in measured)
+        if last < math.inf:
+            slope = (total - last) / (mu - before)
         if not slope < 0.0:
             return None
         step = (level - total) / slope
         if abs(step) < 0.1 * mu:
             error = math.sqrt(sum(variance for _, variance in measured))
-            reach = ERRORS * error / -slope + 0.1 * abs(step) + 1e-5 * mu
+            reach = ERRORS * error / -slope + 0.2 * abs(step) + 1e-5 * mu
             return mu + step, reach
-        before, mu = mu, mu + step
+        before, mu, last = mu, mu + step, total
         if not 0.0 < mu < math.inf:
             return None
     return None
