@@ -224,6 +224,6 @@ def test_none_chooses_the_compiled_kernel():
 
 
 def test_few_passes_over_the_data():
-    # Estimate, scan, write: Newton's method alone would need about seven passes.
+    # A sample, one scan, the write: Newton's method alone would need about seven passes.
     p = solve(sample((1000, 1000), "float32"), 0.9)
-    assert p.passes <= 4
+    assert p.passes == 2  # one scan and the write; the sample is a sixteenth of the data
