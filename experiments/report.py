@@ -14,7 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import nmf_cbcl, nmf_orl, nmf_scaling, nmf_synthetic, record, report_cifar
+from experiments import (
+    nmf_cbcl,
+    nmf_orl,
+    nmf_scaling,
+    nmf_synthetic,
+    record,
+    report_cifar,
+    report_cifar_figure,
+)
 from experiments.tables import table
 
 HEAD = """# The paper's experiments, measured again
@@ -122,7 +130,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=record.RECORDS)
     parser.add_argument("--out", type=Path, default=record.ROOT / "experiments" / "README.md")
     options = parser.parse_args()
-    report_cifar.draw(options.records, options.out.parent / "figures")
+    report_cifar_figure.draw(options.records, options.out.parent / "figures")
     options.out.write_text(page(options.records), encoding="utf-8")
     print(f"wrote {options.out.name}")
 

@@ -14,11 +14,6 @@ from experiments.jobs import Setting
 from experiments.tables import table
 
 FIGURE = "cifar_vgg16.png"
-# Okabe and Ito's colours, which colour-blind readers can tell apart; markers differ as well.
-STYLES = (
-    ("#000000", "o"), ("#E69F00", "s"), ("#56B4E9", "^"), ("#009E73", "D"), ("#0072B2", "v"),
-    ("#D55E00", "P"), ("#CC79A7", "X"), ("#999999", "<"),
-)  # fmt: skip
 Cells = dict[tuple[str, float], dict[int, float]]
 
 
@@ -88,15 +83,16 @@ def _setup(found: Mapping[str, Any], wanted: str, runs: Sequence[Mapping[str, An
     return (
         f"{max(trunks, default=0)} epochs, then {max(leaves, default=0)} of finetuning, for every "
         f"row; batch {options.get('batch')}, SGD with Nesterov momentum, schedule "
-        f"“{options.get('schedule')}”, label smoothing {options.get('smoothing')}, bfloat16 on a "
-        f"GPU; seeds {sorted({run['seed'] for run in runs})}. “± … (n)”: standard deviation over n "
-        f"seeds; without it, one seed. Source: "
+        f"“{options.get('schedule')}”, label smoothing {options.get('smoothing')}"
+        f"{', bfloat16' if machine.get('gpu') else ''}; seeds "
+        f"{sorted({run['seed'] for run in runs})}. “± … (n)”: standard deviation over n seeds; without it, one seed. Source: "
         f"{', '.join(f'`records/{n}.json`' for n, _ in mine)} (commit "
         f"{(first['commit'] or 'unknown')[:10]}, {machine.get('gpu') or machine['processor']})."
     )
 
 
-def _choice(found: Mapping[str, Any]) -> recipe.Choice:
+def choice_of(found: Mapping[str, Any]) -> recipe.Choice:
+    """What a session chose, or the default."""
     for each in found.values():
         about = each.get("parameters") or {}
         if "choice" in about:
@@ -108,27 +104,26 @@ def _level(level: float) -> str:
     return f"{100 * level:g} %"
 
 
+def _number(level: str) -> float:
+    return float(level.split()[0])
+
+
 def _table1(found: Mapping[str, Any]) -> str:
     runs = runs_of(found, "table1")
     if not runs:
         return "## Table 1: VGG-16 on CIFAR-10\n\n**Not run**: there is no record of any row."
-    cells, choice = cells_of(runs), _choice(found)
+    cells, choice = cells_of(runs), choice_of(found)
     levels = sorted({level for _, level in cells if level})
     dense = cells.get(("dense", 0.0))
     rows: list[list[str]] = []
     labels = list(dict.fromkeys(label for label, _ in cells if label != "dense"))
     labels.sort(key=lambda label: list(EVERYTHING).index(label))
     rows.append(["dense", shown(dense), *[""] * len(levels)])
+    rows += _paper("dense", levels)
     for label in labels:
         bold = f"**{label}** (chosen)" if label == choice.recipe else label
         rows.append([bold, "", *(shown(cells.get((label, level))) for level in levels)])
-    for label, figures in table1.PAPER.items():
-        named = "dense" if label == "dense" else label
-        start = f"{figures[0.0]:.2f}" if 0.0 in figures else ""
-        rows.append(
-            [f"paper: {named}", start]
-            + [f"{figures[level]:g}" if level in figures else "" for level in levels]
-        )
+        rows += _paper(label, levels)
     speed = next(
         (e["parameters"]["seconds per epoch"] for n, e in found.items()
          if n.startswith("table1") and "seconds per epoch" in e["parameters"]),
@@ -138,12 +133,15 @@ def _table1(found: Mapping[str, Any]) -> str:
         "## Table 1: VGG-16 on CIFAR-10, accuracy against zeros",
         _setup(found, "table1", runs),
         table(["test accuracy, %", "0 %", *map(_level, levels)], rows),
+        _against(cells, choice, levels),
         f"![Accuracy against zeros](figures/{FIGURE})",
         "What differs from the paper: the length of the schedule (the paper: 200 epochs and 200 of "
         "finetuning, rate 0.1 and 0.01, a tenth after epochs 80, 120 and 160; here one ramp up and "
-        "down), the number of projections that follows from it, and that every row, also the dense "
-        "one, has the same total number of epochs. The paper's random row retrains, ours "
-        "finetunes the dense network at the same budget.",
+        "down, then a restart that falls with the square of what is left), the number of "
+        "projections that follows from it (about three an epoch, from a fifth of the epochs on, as "
+        "in the paper), batch, Nesterov momentum and label smoothing as said above, and that every "
+        "row, also the dense one, has the same total number of epochs. The paper's random row "
+        "retrains, ours finetunes the dense network at the same budget.",
         _collapsed(runs),
         _missing(runs, found, choice),
     ]
@@ -156,6 +154,40 @@ def _table1(found: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _paper(label: str, levels: Sequence[float]) -> list[list[str]]:
+    """The paper's row of the same method, to stand below ours."""
+    for theirs, figures in table1.PAPER.items():
+        if label == theirs or label.startswith((f"{theirs} 0.", f"{theirs} 1e-")):
+            cells = [f"{figures[lv]:.2f}" if lv in figures else "" for lv in (0.0, *levels)]
+            return [["– in the paper", *cells]]
+    return []
+
+
+def _against(cells: Cells, choice: recipe.Choice, levels: Sequence[float]) -> str:
+    """The chosen recipe less the best magnitude method at the same level, seed by seed."""
+    rows = []
+    for level in levels:
+        ours = cells.get((choice.recipe, level), {})
+        means = {
+            name: statistics.mean(cells[name, level][seed] for seed in ours)
+            for name in recipe.COMPARED
+            if ours and ours.keys() <= cells.get((name, level), {}).keys()
+        }
+        if not means:
+            continue
+        best = max(means, key=lambda name: means[name])
+        less = {seed: ours[seed] - cells[best, level][seed] for seed in ours}
+        rows.append([_level(level), best, f"{means[best]:.2f}", shown(ours), shown(less)])
+    if not rows:
+        return ""
+    header = ["zeros", "best magnitude method with these seeds", "its accuracy"]
+    return (
+        f"The chosen recipe ({choice.recipe}) against the best of one-shot and gradual magnitude "
+        "pruning, with and without a floor, that ran with the same seeds:\n\n"
+        + table([*header, choice.recipe, "difference"], rows)
+    )
+
+
 def _collapsed(runs: Iterable[Mapping[str, Any]]) -> str:
     """Networks that the cut disconnected."""
     found: dict[str, set[str]] = {}
@@ -164,7 +196,9 @@ def _collapsed(runs: Iterable[Mapping[str, Any]]) -> str:
             found.setdefault(run["label"], set()).add(_level(run["level"]))
     if not found:
         return ""
-    listed = "; ".join(f"{label}: {', '.join(sorted(at))}" for label, at in found.items())
+    listed = "; ".join(
+        f"{label}: {', '.join(sorted(at, key=_number))}" for label, at in found.items()
+    )
     return f"At least one layer was left without a nonzero entry: {listed}."
 
 
@@ -184,7 +218,8 @@ def _missing(
     if not lost:
         return "All rows were run."
     listed = "; ".join(
-        f"{label}, seed {seed} ({', '.join(levels)})" for (label, seed), levels in lost.items()
+        f"{label}, seed {seed} ({', '.join(sorted(levels, key=_number))})"
+        for (label, seed), levels in lost.items()
     )
     return f"**Not run**, for want of GPU time: {listed}."
 
@@ -193,7 +228,7 @@ def _search(found: Mapping[str, Any]) -> str:
     runs = runs_of(found, "recipe")
     if not runs:
         return ""
-    choice = _choice(found)
+    choice = choice_of(found)
     leaves = [run for run in runs if run["parent"] is not None and run["level"]]
     levels = sorted({run["level"] for run in leaves})
     rates = sorted({run["rate"] for run in leaves})
@@ -205,7 +240,7 @@ def _search(found: Mapping[str, Any]) -> str:
             full = [statistics.mean(o.values()) for o in own if o]
             mean = statistics.mean(full) if len(full) == len(levels) else float("-inf")
             cell = f"{mean:.2f}" if full and len(full) == len(levels) else ""
-            means.append((mean, [label, f"{rate:g}", *map(shown, own), cell]))
+            means.append((mean, [label, f"{rate:.3g}", *map(shown, own), cell]))
     means.sort(key=lambda pair: -pair[0])
     best = max(
         (mean for mean, row in means if row[0] in recipe.all_rivals()), default=float("-inf")
@@ -235,7 +270,7 @@ def _table2(found: Mapping[str, Any]) -> str:
     rows: list[list[str]] = []
     everything: list[dict[str, Any]] = []
     lost: list[str] = []
-    choice = _choice(found)
+    choice = choice_of(found)
     for network in table2.NETWORKS:
         runs = runs_of(found, "table2", network)
         everything += runs
@@ -271,49 +306,3 @@ def _table2(found: Mapping[str, Any]) -> str:
     if lost:
         parts.append(f"**Not run**, for want of GPU time: {'; '.join(lost)}.")
     return "\n\n".join(parts)
-
-
-def draw(records: Path, figures: Path) -> None:
-    """Accuracy against zeros, all methods of Table 1."""
-    found = records_in(records)
-    cells = cells_of(runs_of(found, "table1"))
-    if not cells:
-        return
-    from matplotlib.figure import Figure
-
-    chosen = _choice(found).recipe
-    dense = cells.get(("dense", 0.0))
-    labels = sorted(
-        {label for label, level in cells if level}, key=lambda label: list(EVERYTHING).index(label)
-    )
-    figure = Figure(figsize=(9.6, 5.4), layout="constrained")
-    axes = figure.subplots()
-    lowest = 100.0
-    for number, label in enumerate(labels):
-        colour, marker = STYLES[number % len(STYLES)]
-        points = sorted((lv, list(v.values())) for (name, lv), v in cells.items() if name == label)
-        middle = [statistics.mean(values) for _, values in points]
-        # Zeros get ever dearer: by the share that is left, halving it is one step to the right.
-        left = [100 * (1 - level) for level, _ in points]
-        lowest = min([lowest, *(m for m in middle if m > 50)])  # collapsed ones are below the edge
-        axes.errorbar(
-            left, middle,
-            yerr=[statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in points],
-            label=label + (" (chosen)" if label == chosen else ""), color=colour, marker=marker,
-            linewidth=2.6 if label == chosen else 1.2, markersize=5,
-            linestyle="-" if number < len(STYLES) else "--", capsize=2,
-        )  # fmt: skip
-    if dense:
-        axes.axhline(statistics.mean(dense.values()), color="0.6", linewidth=1, label="dense")
-    axes.set(
-        xscale="log", xlabel="zeros, %", ylabel="test accuracy, %",
-        ylim=(lowest - 1 if lowest < 100 else 0, None), title="VGG-16 on CIFAR-10",
-    )  # fmt: skip
-    axes.invert_xaxis()
-    ticks = sorted({round(100 * (1 - level), 3) for _, level in cells if level})
-    axes.set_xticks(ticks, [f"{100 - tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figures.mkdir(parents=True, exist_ok=True)
-    figure.savefig(figures / FIGURE, dpi=90)

@@ -152,12 +152,12 @@ def test_a_session_and_its_page(
     gpu_session.main(arguments=[*session, "--dry-run"])
     assert ", 0 of them left" in capsys.readouterr().out
 
-    report.report_cifar.draw(tmp_path / "out", tmp_path / "figures")
+    report.report_cifar_figure.draw(tmp_path / "out", tmp_path / "figures")
     assert (tmp_path / "figures" / "cifar_vgg16.png").stat().st_size < 300_000
     page = report.page(tmp_path / "out")
     chosen = json.loads((tmp_path / "state" / "choice.json").read_text())["recipe"]
     assert f"**{chosen}** (chosen)" in page
-    assert "paper: magnitude" in page
+    assert "– in the paper" in page
     assert "(2)" in page  # two seeds
     assert "**Not run**" in page
     assert "seed 2" in page
