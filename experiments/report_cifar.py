@@ -85,7 +85,8 @@ def _setup(found: Mapping[str, Any], wanted: str, runs: Sequence[Mapping[str, An
         f"row; batch {options.get('batch')}, SGD with Nesterov momentum, schedule "
         f"“{options.get('schedule')}”, label smoothing {options.get('smoothing')}"
         f"{', bfloat16' if machine.get('gpu') else ''}; seeds "
-        f"{sorted({run['seed'] for run in runs})}. “± … (n)”: standard deviation over n seeds; without it, one seed. Source: "
+        f"{sorted({run['seed'] for run in runs})}. “± … (n)”: standard deviation over n "
+        "seeds; without it, one seed. Source: "
         f"{', '.join(f'`records/{n}.json`' for n, _ in mine)} (commit "
         f"{(first['commit'] or 'unknown')[:10]}, {machine.get('gpu') or machine['processor']})."
     )
