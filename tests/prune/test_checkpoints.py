@@ -219,6 +219,11 @@ prune.save(nn.Linear(300, 300), {str(path)!r})
     assert same(model, other)
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder: .*missing"):
+        prune.save(nn.Linear(3, 4), tmp_path / "missing" / "model.safetensors")
+
+
 def test_a_model_without_values_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="weight is on the meta device"):
         prune.save(nn.Linear(3, 3, device="meta"), tmp_path / "a.safetensors")

@@ -113,6 +113,7 @@ def test_not_finite_is_named_and_nothing_changes(mlp: nn.Module, bad: float, sco
         {"sparsity": math.nan},
         {"sparsity": 0.5, "scope": "network"},
         {"sparsity": 0.5, "floor": -1},
+        {"sparsity": 0.5, "floor": 1.5},
         {"sparsity": 0.5, "floor": 1000},
         {"sparsity": 0.99, "floor": 32},
         {"sparsity": 0.5, "targets": "Conv3d"},

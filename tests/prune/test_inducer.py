@@ -257,6 +257,14 @@ def test_bad_input(mlp: nn.Module, options: dict[str, Any]) -> None:
     assert not optimizer._optimizer_step_post_hooks
 
 
+def test_an_optimizer_of_another_model(mlp: nn.Module, convnet: nn.Module) -> None:
+    optimizer = sgd(convnet)
+    with pytest.raises(InvalidInput, match="holds none of the parameters"):
+        prune.Inducer(mlp, prune.Plan(), optimizer)
+    assert not optimizer._optimizer_step_post_hooks
+    prune.Inducer(mlp, prune.Plan(), [optimizer, sgd(mlp)]).remove()  # one of them does
+
+
 def test_schedules() -> None:
     assert [prune.cubic(initial=0.2)(u) for u in (0.0, 0.5, 1.0)] == pytest.approx([0.2, 0.9, 1.0])
     assert [prune.linear(until=0.5)(u) for u in (-1.0, 0.25, 0.9)] == [0.0, 0.5, 1.0]

@@ -170,6 +170,11 @@ def test_bad_input(mlp: nn.Module) -> None:
         model = nn.Linear(4, 4)
     with pytest.raises(InvalidInput, match="meta"):
         prune.project_(model, prune.Plan())
+    for call in (prune.project_, prune.report, prune.Inducer):
+        with pytest.raises(TypeError, match=r"plan is 0.8; expected a prune.Plan"):
+            call(mlp, 0.8)  # type: ignore[operator]
+        with pytest.raises(TypeError, match=r"model is a Tensor; expected a torch.nn.Module"):
+            call(mlp[0].weight.data, prune.Plan())  # type: ignore[operator]
 
 
 def test_autograd_knows_that_the_parameters_changed(mlp: nn.Module) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -142,8 +142,8 @@ def competitions_of(
     sparsity = checked_sparsity(sparsity)
     if scope not in SCOPES:
         raise InvalidInput(f"scope is {scope!r}; expected one of {SCOPES}")
-    if floor < 0:
-        raise InvalidInput(f"floor is {floor}; expected a number of entries >= 0")
+    if isinstance(floor, bool) or not isinstance(floor, Integral) or floor < 0:
+        raise InvalidInput(f"floor is {floor!r}; expected a whole number of entries >= 0")
     entrants = [Entrant.of(target, scores, floor) for target in found]
     parts = [entrants] if scope == "model" else [[entrant] for entrant in entrants]
     return [Competition.of(part, sparsity) for part in parts]

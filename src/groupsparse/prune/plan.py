@@ -191,6 +191,14 @@ class Plan:
                     raise InvalidInput(f"the weights of {pattern!r} match none of the targets")
 
 
+def groups_of(model: nn.Module, plan: Plan | None) -> list[Group]:
+    """The groups of a model under a plan, the default one where none is given."""
+    plan = Plan() if plan is None else plan
+    if not isinstance(plan, Plan):
+        raise UnsupportedType(f"plan is {plan!r}; expected a prune.Plan, as in Plan(hoyer=0.8)")
+    return plan.resolve(model)
+
+
 def _check_weights(member: Member, weights: Tensor) -> None:
     shape = member.target.parameter.shape
     if weights.shape != shape and weights.numel() != member.length:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import InvalidInput, NonFiniteInput
 from ..projection import project_each_
 from ..result import Projection
-from .plan import Group, Member, Plan
+from .plan import Group, Member, Plan, groups_of
 from .sharding import is_sharded, local
 
 VALUES = ("projected", "original")
@@ -57,7 +57,7 @@ def project_(
     """
     if values not in VALUES:
         raise InvalidInput(f"values is {values!r}; expected one of {VALUES}")
-    groups = (Plan() if plan is None else plan).resolve(model)
+    groups = groups_of(model, plan)
     parameters = [local(m.target.parameter) for group in groups for m in group.members]
     originals = [p.clone() for p in parameters] if values == "original" else []
     projections = project_groups_(groups, [group.hoyer for group in groups], None)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..sparsity import hoyer
 from .checkpoints import packed_bytes
-from .plan import Member, Plan
+from .plan import Member, Plan, groups_of
 from .sharding import gather
 from .targets import Target
 
@@ -119,7 +119,7 @@ def report(model: nn.Module, plan: Plan | None = None) -> Report:
     weight  2x4             8      6    75.00%  1.0000  100.0%  0.0      0.0
     total                   8      6    75.00%  1.0000  100.0%  0.0      0.0
     """
-    groups = (Plan() if plan is None else plan).resolve(model)
+    groups = groups_of(model, plan)
     rows: list[Row] = []
     vectors = 0
     measured = 0.0

@@ -13,7 +13,7 @@ from functools import cache
 
 from torch import nn
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedType
 
 CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
 TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
@@ -61,6 +61,8 @@ class _Candidate:
 
 def bare(model: nn.Module) -> nn.Module:
     """The model inside torch.compile, DistributedDataParallel and DataParallel."""
+    if not isinstance(model, nn.Module):
+        raise UnsupportedType(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module

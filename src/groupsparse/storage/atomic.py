@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ def replacing_name(path: Path) -> Iterator[Path]:
     """`replacing` for what opens its files itself: where to write, instead of ``path``."""
     # A link is replaced itself: what it points to may belong to somebody else, as the files of a
     # download cache do.
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
     beside = partial_name(path)
     try:
         yield beside
