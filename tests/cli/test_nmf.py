@@ -150,6 +150,8 @@ def test_the_same_seed_gives_the_same_bits(run: Run, data: Path, tmp_path: Path)
         (["two.npz", "--rank", "3", "--key", "c"], 1, "no 'c'; it has a, b"),
         (["two.npz", "--rank", "3", "--key", "b"], 1, "Negative values"),
         (["x.npy", "--resume", "two.npz"], 1, "was not written by groupsparse nmf"),
+        (["x.npy", "--resume", "old.npz", "--rank", "5"], 1, "old.npz has 3 parts of data of"),
+        (["other.npy", "--resume", "old.npz"], 1, "the data have shape (4, 4)"),
         (["bad.mat", "--rank", "3"], 1, "no .mat file"),
         (["bad.csv", "--rank", "3"], 1, "bad.csv"),
         (["empty.csv", "--rank", "3"], 1, "empty.csv holds no numbers"),
@@ -170,6 +172,9 @@ def test_mistakes_are_named(
     Path("bad.csv").write_text("1,2\n3,x\n")
     Path("empty.csv").write_text("")
     np.save("nan.npy", np.where(np.arange(12).reshape(3, 4) == 6, np.nan, 1.0))
+    np.save("other.npy", np.eye(4))
+    if "old.npz" in arguments:
+        run("nmf", "x.npy", "--rank", 3, "--max-iter", 1, "--out", "old.npz")
     ran = run("nmf", *arguments)
     assert (ran.code, ran.out) == (code, "")
     assert sentence in ran.err

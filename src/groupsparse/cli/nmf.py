@@ -114,6 +114,8 @@ def nmf(
     if rank is None:
         raise typer.BadParameter("how many parts? give --rank")
     samples, known = load(data, key, columns)
+    if earlier is not None:
+        earlier.check(resume, samples.shape, rank)
     picture = None if plot is None else shape_for(shape, known, samples.shape[1])
     settings: dict[str, Any] = {
         "data": str(data), "key": key, "columns": columns, "rank": rank, "hoyer_h": hoyer_h,

@@ -54,6 +54,15 @@ class Parts:
         except (KeyError, ValueError, TypeError, zipfile.BadZipFile, AttributeError) as error:
             raise InvalidInput(f"{path} was not written by groupsparse nmf: {error}") from error
 
+    def check(self, path: Path | None, shape: tuple[int, int], rank: int) -> None:
+        """Refuse to go on with data of another shape, or with another rank."""
+        own = (len(self.w), self.h.shape[1]), len(self.h)
+        if own != (tuple(shape), rank):
+            raise InvalidInput(
+                f"{path} has {own[1]} parts of data of shape {own[0]}; now there are {rank} parts "
+                f"and the data have shape {tuple(shape)}"
+            )
+
     def after(self, earlier: Parts) -> Parts:
         """This run as the continuation of an earlier one; the better factors of the two are kept.
 
