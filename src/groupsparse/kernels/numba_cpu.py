@@ -14,13 +14,14 @@ import numpy as np
 
 from ..dual import Point
 from ..layout import Block
-from . import SMALL, Kernel, NotFinite, OutOfRange, _loops
+from . import Kernel, NotFinite, OutOfRange, _loops
 from .numba_parts import Columns, Part, Rows, Sums
 from .pool import run
 from .reference import LARGEST_SQUARE, SMALLEST_SQUARE, ReferenceKernel
 from .reference import Part as ReferencePart
 from .sampling import sampled_root
 
+SMALL = 3 << 13  # up to so many entries Newton's steps cost less than what would save passes
 ATTEMPTS = 4  # brackets to try before falling back on plain passes
 NEARBY = 1e-3  # how far, relative to it, the root is expected from the root of a similar problem
 CLOSE = 1e-12  # to the level, per vector: nearer is not looked for
@@ -42,7 +43,7 @@ class CompiledKernel(ReferenceKernel):
     name = "numba"
 
     def _part(self, block: Block) -> ReferencePart:
-        plain = block.weights is None and block.uniform and block.values.ndim == 2
+        plain = block.weights is None and block.uniform
         return _SmallPart(block) if plain else _WeightedPart(block)
 
     def begin(self, level: float, start: float | None) -> Sequence[Point]:
@@ -55,9 +56,25 @@ class CompiledKernel(ReferenceKernel):
 
 
 class _SmallPart(ReferencePart):
+    """Vectors in rows; columns are few enough to be copied into rows."""
+
     def __init__(self, block: Block) -> None:
+        self.given = block
+        if block.values.ndim == 3:
+            rows = np.ascontiguousarray(np.moveaxis(block.values, 1, -1)).reshape(-1, block.length)
+            block = Block(rows, None, block.beta, block.top, block.rate)
         super().__init__(block)
         self.s, self.q = np.empty((2, len(self.magnitude)))
+
+    def write(self, mu: float) -> None:
+        given = self.given
+        if given is self.block:
+            return super().write(mu)
+        assert given.out is not None
+        outer, length, inner = given.values.shape
+        self.block.out = np.empty((outer, inner, length), given.out.dtype).reshape(-1, length)
+        super().write(mu)
+        given.out[...] = np.moveaxis(self.block.out.reshape(outer, inner, length), -1, 1)
 
     def evaluate(self, mu: float) -> tuple[float, float]:
         return self._newton(mu, 0.0, 1, 0.0)[1:3]

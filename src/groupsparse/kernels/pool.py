@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -31,11 +31,7 @@ class _Batch:
 
     def help(self) -> None:
         """What another thread does: take tasks until none is left."""
-        while True:
-            try:
-                i = self.left.pop()
-            except IndexError:
-                return
+        for i in self._take(self.left.pop):
             try:
                 self.results[i] = self.tasks[i]()
             except BaseException as error:  # raised where the results are waited for
@@ -44,20 +40,30 @@ class _Batch:
                 self.finished.put(None)
 
     def work(self) -> list[Any]:
-        """What the caller does: take tasks too, then wait for those that others have taken."""
+        """What the caller does: take tasks too, then wait for those that others have taken.
+
+        After an error as well, so that nobody writes into the caller's memory behind its back.
+        """
         own = 0
-        while True:
-            try:
-                i = self.left.popleft()
-            except IndexError:
-                break
-            self.results[i] = self.tasks[i]()
-            own += 1
-        errors = [self.finished.get() for _ in range(len(self.tasks) - own)]
+        try:
+            for i in self._take(self.left.popleft):
+                own += 1
+                self.results[i] = self.tasks[i]()
+        finally:
+            own += sum(1 for _ in self._take(self.left.popleft))  # after an error: not to be done
+            errors = [self.finished.get() for _ in range(len(self.tasks) - own)]
         for error in errors:
             if error is not None:
                 raise error
         return self.results
+
+    def _take(self, next_one: Callable[[], int]) -> Iterator[int]:
+        while True:
+            try:
+                i = next_one()
+            except IndexError:
+                return
+            yield i
 
 
 # A plain queue wakes a sleeping thread in half the time that an executor and its futures need.
