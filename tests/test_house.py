@@ -142,9 +142,16 @@ def test_files_can_be_read_in_one_sitting(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < LONGEST_FILE
 
 
+# Public, but in modules of their own, since each needs its framework.
+CALLBACKS = [
+    "groupsparse.prune.integrations.lightning.PruningCallback",
+    "groupsparse.prune.integrations.transformers.PruningCallback",
+]
+
+
 def public_names() -> list[str]:
     """Return the dotted names in the ``__all__`` of the package and of its public subpackages."""
-    names = names_of(groupsparse)
+    names = names_of(groupsparse) + CALLBACKS
     for found in pkgutil.iter_modules(groupsparse.__path__, "groupsparse."):
         if part_of(found.name) in ("nmf", "prune", "plotting"):
             names += names_of(importlib.import_module(found.name))
