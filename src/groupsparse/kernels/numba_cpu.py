@@ -22,7 +22,7 @@ from .reference import Part as ReferencePart
 from .sampling import sampled_root
 
 SMALL = 3 << 13  # up to so many entries Newton's steps cost less than what would save passes
-ATTEMPTS = 4  # brackets to try before falling back on plain passes
+ATTEMPTS = 6  # brackets to try before falling back on plain passes
 NEARBY = 1e-3  # how far, relative to it, the root is expected from the root of a similar problem
 CLOSE = 1e-12  # to the level, per vector: nearer is not looked for
 STEPS = 12  # of Newton's method on a small problem before the search takes over
@@ -166,7 +166,8 @@ class NumbaKernel:
                 break
             # Newton's step from a relative distance ε ends within some ε² of the root.
             distance = abs(step) / mu
-            reach = mu * (10.0 * distance * distance + 1e-5) if distance < 0.2 else math.inf
+            near = min(10.0 * distance * distance, 0.02) + 1e-5
+            reach = mu * near if distance < 0.2 else math.inf
         return known
 
     def _guess(self, level: float) -> tuple[float, float] | None:

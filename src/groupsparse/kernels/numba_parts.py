@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layout import BIG, Block
-from . import _loops
+from . import _loops, _loops_columns
 from .pool import run
 
 Array = NDArray[np.float64]
@@ -135,8 +135,11 @@ class Part:
     def write_tasks(self, mu: float) -> list[Callable[[], None]]:
         raise AssertionError
 
-    def sample(self, budget: int) -> NDArray[Any]:
-        """About so many entries, laid out as the part's: some of the vectors, or some of each."""
+    def sample(self, budget: int, least: int) -> NDArray[Any]:
+        """About so many entries, laid out as the part's: some of the vectors, or some of each.
+
+        Where there is a choice, no fewer than ``least`` of one vector.
+        """
         raise AssertionError
 
 
@@ -216,11 +219,11 @@ class Rows(Part):
             shape = (out.shape[0], out.shape[2], out.shape[1])
             out[...] = np.moveaxis(self.written.reshape(shape), -1, 1)
 
-    def sample(self, budget: int) -> NDArray[Any]:
+    def sample(self, budget: int, least: int) -> NDArray[Any]:
         vectors, length = self.values.shape
-        rows = min(vectors, max(8, budget // length))
+        rows = min(vectors, max(8, budget // length), max(1, 4 * budget // least))
         some = self.values[:: max(1, vectors // rows)]
-        return thinned(some, max(budget // len(some), 1024))
+        return thinned(some, max(budget // len(some), least))
 
 
 class Columns(Part):
@@ -267,7 +270,7 @@ class Columns(Part):
         found = begin
         for i in range(first, last):
             s, q, count = (self.s, self.q, self.count) if self.sums is None else self.sums[:, i]
-            found = _loops.scan_columns(
+            found = _loops_columns.scan_columns(
                 self.cube, self.one, *self.areas[i], *bounds, s, q, count, self.band, self.owner,
                 found, end,
             )  # fmt: skip
@@ -284,20 +287,22 @@ class Columns(Part):
         parts = [slice(*filled) for filled in sorted(self.filled)]
         values = np.concatenate([self.band[part] for part in parts])
         owner = np.concatenate([self.owner[part] for part in parts])
-        _loops.sort_band(values, owner, self.held, self.offset, self.band)
+        _loops_columns.sort_band(values, owner, self.held, self.offset, self.band)
 
     def write_tasks(self, mu: float) -> list[Callable[[], None]]:
         _, head, tail = self.thresholds(mu, mu)
         return [
             partial(
-                _loops.write_columns, self.cube, self.block.out, self.one, *area, head[0], tail[0],
-                self.factor,
+                _loops_columns.write_columns, self.cube, self.block.out, self.one, *area, head[0],
+                tail[0], self.factor,
             )
             for area in self.areas
         ]  # fmt: skip
 
     def find_largest(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> None:
-        _loops.largest_of_columns(self.cube, vectors, np.empty(vectors.size, self.dtype), at)
+        _loops_columns.largest_of_columns(
+            self.cube, vectors, np.empty(vectors.size, self.dtype), at
+        )
 
     def entries(self, vectors: NDArray[np.intp], at: NDArray[np.intp]) -> NDArray[Any]:
         outer, inner = np.divmod(vectors, self.values.shape[2])
@@ -309,11 +314,11 @@ class Columns(Part):
         assert self.block.out is not None
         self.block.out[outer, at, inner] = value
 
-    def sample(self, budget: int) -> NDArray[Any]:
+    def sample(self, budget: int, least: int) -> NDArray[Any]:
         """Neighbouring columns share cache lines, so they are taken in small bunches."""
         outer, length, width = self.values.shape
-        wanted = max(8, budget // length)
-        bunch = min(width, 32)
+        wanted = min(max(8, budget // length), max(1, 4 * budget // least))
+        bunch = min(width, 16)
         bunches = max(1, wanted // bunch)
         if outer >= bunches:
             places = [(a, 0) for a in range(0, outer, max(1, outer // bunches))]
@@ -321,7 +326,7 @@ class Columns(Part):
             per = max(1, bunches // outer)
             gap = max(bunch, width // per)
             places = [(a, b) for a in range(outer) for b in range(0, width - bunch + 1, gap)]
-        lines = max(1, length * len(places) * bunch // max(budget, 1024 * len(places) * bunch))
+        lines = max(1, length // max(budget // (len(places) * bunch), least))
         some = np.empty((1, -(-length // lines), len(places) * bunch), self.dtype)
         for i, (a, b) in enumerate(places):
             some[0, :, i * bunch : (i + 1) * bunch] = self.values[a, ::lines, b : b + bunch]

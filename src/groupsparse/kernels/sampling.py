@@ -15,6 +15,7 @@ from .numba_parts import Array, Part, thinned
 SAMPLE = 1 << 16  # entries to look at before the scan, at most
 FEW = 1 << 13  # entries to begin with
 DESCENT = 12  # of Newton's steps with few entries
+LOWEST = 3.0  # ratio S/√Q that entries thinned out may be left with
 STEPS = 4  # of secants on the whole sample
 STRIDE = 0.03  # of the first secant, relative
 # The root is looked for so many standard errors around the guess: a wider bracket costs every call
@@ -25,16 +26,17 @@ ERRORS = 3.0
 class Sample:
     """Some of the vectors of a part, or some of the entries of each, standing for all."""
 
-    def __init__(self, part: Part, budget: int) -> None:
-        values = part.sample(budget)
+    def __init__(self, part: Part, budget: int, least: int) -> None:
+        values = part.sample(budget, least)
         rows = values if values.ndim == 2 else values[0].T
         count, length = rows.shape
         self.vectors, self.beta, self.rate = part.vectors, float(part.beta[0]), float(part.rate[0])
         self.share = length / part.block.length
         alike: Callable[[Block], Part] = type(part)
         self.part = alike(Block(values, None, self.beta, 0.0, self.rate))
-        some = rows[:: max(1, count // max(8, FEW // length))]
-        some = thinned(some, max(FEW // len(some), 1024))
+        few = min(max(8, FEW // length), max(1, 4 * FEW // least))
+        some = rows[:: max(1, count // few)]
+        some = thinned(some, max(FEW // len(some), least))
         self.few: Array = np.abs(some, dtype=np.float64, order="C")
         # k of n entries: s and q shrink by k/n, so s/√q shrinks by √(k/n).
         self.few_beta = self.beta * math.sqrt(part.block.length / some.shape[1])
@@ -79,7 +81,14 @@ def sampled_root(parts: Sequence[Part], level: float) -> tuple[float, float] | N
     """The root as a sample sees it, and how far around it to look; None where it sees none."""
     size = sum(part.size for part in parts)
     budget = min(max(size // 8, 1 << 14), SAMPLE)
-    samples = [Sample(part, max(1, budget * part.size // size)) for part in parts]
+    # k of n entries make S/√Q smaller by √(k/n), and it cannot be less than 1: k must not be so few
+    # that the ratio to be reached, on the average over the vectors, comes near to that.
+    ratio = level / sum(part.vectors * float(part.beta[0]) for part in parts)
+    shares = [max(1, budget * part.size // size) for part in parts]
+    least = [_least(part.block.length, ratio) for part in parts]
+    if any(few > 4 * share for few, share in zip(least, shares, strict=True)):
+        return None  # a sample that is true would be too large
+    samples = [Sample(*each) for each in zip(parts, shares, least, strict=True)]
 
     def evaluate(mu: float) -> tuple[float, float]:
         pairs = [sample.evaluate(mu) for sample in samples]
@@ -113,3 +122,7 @@ def sampled_root(parts: Sequence[Part], level: float) -> tuple[float, float] | N
         if not 0.0 < mu < math.inf:
             return None
     return None
+
+
+def _least(length: int, ratio: float) -> int:
+    return int(min(length, max(1024.0, length * (LOWEST / ratio) ** 2)))
