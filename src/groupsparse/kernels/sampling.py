@@ -12,7 +12,7 @@ from ..layout import Block
 from . import _loops
 from .numba_parts import Array, Part, thinned
 
-SAMPLE = 1 << 16  # entries to look at before the scan, at most
+SAMPLE = 1 << 18  # entries to look at before the scan, at most
 FEW = 1 << 13  # entries to begin with
 DESCENT = 12  # of Newton's steps with few entries
 LOWEST = 3.0  # ratio S/√Q that entries thinned out may be left with
@@ -80,7 +80,7 @@ class Sample:
 def sampled_root(parts: Sequence[Part], level: float) -> tuple[float, float] | None:
     """The root as a sample sees it, and how far around it to look; None where it sees none."""
     size = sum(part.size for part in parts)
-    budget = min(max(size // 8, 1 << 14), SAMPLE)
+    budget = min(max(size // 16, 1 << 14), SAMPLE)
     # k of n entries make S/√Q smaller by √(k/n), and it cannot be less than 1: k must not be so few
     # that the ratio to be reached, on the average over the vectors, comes near to that.
     ratio = level / sum(part.vectors * float(part.beta[0]) for part in parts)
