@@ -326,7 +326,11 @@ def test_extreme_shapes(cuda, shape, axis):
     torch.testing.assert_close(z, d * factor[:, None], rtol=0, atol=2e-5)
 
 
+quiet = pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+
+
 @on_gpu
+@quiet
 def test_nothing_waits_and_nothing_is_allocated(cuda):
     tensors = [sample((64, 3, 3, 3)), sample((500, 700)), sample((1, 300_000))]
     plan = gs.Projector(tensors, shared=True)
@@ -343,6 +347,7 @@ def test_nothing_waits_and_nothing_is_allocated(cuda):
 
 
 @on_gpu
+@quiet
 def test_no_waiting_in_project_each(cuda):
     tensors = [sample((64, 30)), sample((50, 700))]
     first = gs.project_each_(tensors, 0.6)

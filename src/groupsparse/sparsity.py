@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import InvalidInput
 from .layout import Axis, normal_axes, real_array, weights_of
@@ -109,7 +110,13 @@ def average_hoyer(vectors: Any, *, axis: Axis = -1, weights: Any = None) -> floa
         parts = [hoyer(vectors, axis=axis, weights=weights)] if counted else []
     if not parts:
         raise InvalidInput("vectors holds nothing to measure; expected a vector of length >= 2")
-    return float(np.concatenate([np.ravel(np.asarray(part)) for part in parts]).mean())
+    return float(np.concatenate([_numbers(part) for part in parts]).mean())
+
+
+def _numbers(part: Any) -> NDArray[np.float64]:
+    """Measures on the host, as a flat array."""
+    host = part.detach().cpu() if hasattr(part, "detach") else part
+    return np.ravel(np.asarray(host))
 
 
 def zero_fraction(x: Any) -> float:

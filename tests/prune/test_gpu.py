@@ -237,6 +237,7 @@ def test_layouts(tensor: Tensor, expected: tuple[int, ...] | None) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_the_cut_waits_once(calls: list[int]) -> None:
     model = network()
     prune.cut(model, sparsity=0.5)

@@ -19,25 +19,26 @@ from ..layout import memory_view
 Table = NDArray[np.int64]
 
 # Kinds of segments; the kernel has the same numbers. Tiles: vectors × entries.
-ROWS_16, ROWS_64, ROWS_256, ROWS_LONG, ROWS_LONGER, SPLIT, COLUMNS_16, COLUMNS = range(8)
+ROWS_16, ROWS_64, ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = range(8)
 TILES = {
-    ROWS_16: (64, 16),
-    ROWS_64: (32, 64),
-    ROWS_256: (8, 256),
-    ROWS_LONG: (8, 256),
-    ROWS_LONGER: (2, 1024),
-    SPLIT: (1, 2048),
-    COLUMNS_16: (64, 16),
-    COLUMNS: (16, 128),
+    ROWS_16: (32, 16),
+    ROWS_64: (16, 64),
+    ROWS_LONG: (8, 128),
+    ROWS_LONGER: (2, 512),
+    ROWS_LOOSE: (16, 32),  # rows that begin anywhere, so that no load can be wide
+    SPLIT: (1, 1024),
+    COLUMNS_16: (32, 16),
+    COLUMNS: (32, 32),
 }
-KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, COLUMNS)  # too long for a tile: two numbers wait per vector
+# Too long for a tile: two numbers wait per vector.
+KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, COLUMNS)
 LIMITS = {1: float(np.finfo(np.float32).max), 2: 3.3895313892515355e38, 4: 65504.0}
 LIMITS[8] = float(np.finfo(np.float64).max)
 
 LEAST_SHARE = 1 << 13  # bytes; below that a program costs more than it brings
 SPLIT_FROM = 1 << 15  # bytes of a vector that several programs may walk
-SAMPLED_FROM = 1 << 20  # bytes of a group whose search begins on a sample
-SAMPLE = 16  # one vector in so many
+SAMPLED_FROM = 1 << 17  # bytes of a group whose search begins on a sample
+SAMPLE_BYTES, MOST_SAMPLED, LEAST_SAMPLED = 1 << 19, 2, 16  # one vector in 2 to 16
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Tables:
     groups: Table
     splits: Table
     kinds: int
-    aligned: int
+    aligned: bool  # every vector that several programs walk
     parts: int
     slots: int
     tops: list[float]  # Σ √n β of each group
@@ -105,9 +106,12 @@ def kind_of(shape: Shape, share: float) -> int:
     size = shape.length * shape.item
     if size > max(SPLIT_FROM, 0.5 * share):
         return SPLIT
-    for kind in (ROWS_16, ROWS_64, ROWS_256):
-        if shape.length <= TILES[kind][1]:
-            return kind
+    if shape.length <= TILES[ROWS_16][1]:
+        return ROWS_16
+    if not shape.aligned:
+        return ROWS_LOOSE
+    if shape.length <= TILES[ROWS_64][1]:
+        return ROWS_64
     # Few long vectors for each program: tiles of eight would stay half empty.
     return ROWS_LONGER if shape.length >= 1024 and share < 32 * size else ROWS_LONG
 
@@ -123,26 +127,30 @@ def build(
     total = sum(shape.entries * shape.item for shape in shapes)
     programs = max(1, min(programs, total // LEAST_SHARE))
     share = total / programs
-    sampled = _sampled_groups(shapes, groups)
+    sampled = _sampling(shapes, groups)
     builder = _Builder(share, programs, max(groups) + 1, sampled)
     for shape, dtype, address, group in zip(shapes, dtypes, addresses, groups, strict=True):
         builder.add(shape, dtype, address, group)
     return builder.finish()
 
 
-def _sampled_groups(shapes: Sequence[Shape], groups: Sequence[int]) -> list[bool]:
+def _sampling(shapes: Sequence[Shape], groups: Sequence[int]) -> list[int]:
+    """One vector in how many each group's sample has; 0: no sample."""
     size = [0] * (max(groups) + 1)
     for shape, group in zip(shapes, groups, strict=True):
         size[group] += shape.entries * shape.item
-    return [s >= SAMPLED_FROM for s in size]
+    return [
+        min(max(s // SAMPLE_BYTES, MOST_SAMPLED), LEAST_SAMPLED) if s >= SAMPLED_FROM else 0
+        for s in size
+    ]
 
 
 class _Builder:
-    def __init__(self, share: float, programs: int, groups: int, sampled: list[bool]) -> None:
+    def __init__(self, share: float, programs: int, groups: int, sampled: list[int]) -> None:
         self.share, self.programs, self.sampled = share, programs, sampled
         self.offset = 0.0  # bytes before the next tensor
         self.slot = self.part = self.kinds = 0
-        self.unaligned = 0
+        self.aligned = True  # every split vector
         self.tensors: list[list[int]] = []
         self.segments: list[list[int]] = []
         self.owners: list[int] = []
@@ -156,8 +164,7 @@ class _Builder:
     def add(self, shape: Shape, dtype: int, address: tuple[int, int], group: int) -> None:
         kind = kind_of(shape, self.share)
         self.kinds |= 1 << kind
-        if not shape.aligned:
-            self.unaligned |= 1 << kind
+        self.aligned &= shape.aligned or kind != SPLIT
         index = len(self.tensors)
         limit = int(np.float64(1.0 / LIMITS[dtype]).view(np.int64))
         walk = [shape.length, shape.stride, shape.step, shape.inner, shape.item]
@@ -184,7 +191,7 @@ class _Builder:
         for program, first, end in self._shares(units, shape.entries * shape.item / units):
             sample_end = end
             if self.sampled[group]:
-                sample_end = first + -(-(end - first) // SAMPLE)
+                sample_end = first + -(-(end - first) // self.sampled[group])
                 count = sample_end - first
                 if shape.inner > 1:
                     blocks_seen = (u % blocks for u in range(first, sample_end))
@@ -200,7 +207,8 @@ class _Builder:
         units = -(-shape.length // step)
         raw, seen = len(self.segments), 0
         for program, first, end in self._shares(units, shape.length * shape.item / units):
-            sample_end = first + -(-(end - first) // SAMPLE) if self.sampled[group] else end
+            sampled = self.sampled[group]
+            sample_end = first + -(-(end - first) // sampled) if sampled else end
             seen += min(sample_end * step, shape.length) - first * step
             self.segments.append(
                 [index, group, SPLIT, first, end, sample_end, vector, len(self.splits)]
@@ -231,7 +239,7 @@ class _Builder:
     def finish(self) -> Tables:
         bounds = np.searchsorted(self.owners, np.arange(self.programs + 1))
         groups = [
-            [first, last, int(sampled)]
+            [first, last, int(sampled > 0)]
             for first, last, sampled in zip(
                 self.first_part, self.last_part, self.sampled, strict=True
             )
@@ -243,7 +251,7 @@ class _Builder:
             _table(groups),
             _table(self.splits or [[0] * 7]),
             self.kinds,
-            self.kinds & ~self.unaligned,
+            self.aligned,
             self.part,
             max(self.slot, 1),
             self.tops,

@@ -19,6 +19,7 @@ from .triton_search import (
     MODE,
     MU,
     SAMPLE,
+    SETTINGS,
     STALLED,
     STATE_FIELDS,
     TIE_HIGH,
@@ -42,13 +43,12 @@ from .triton_sums import (
 from .triton_tiles import LEAST, MOST, finished_sums, power_of_two
 from .triton_write import VALUE_FIELDS, segment_write, split_write
 
-# Kinds of segments, as (vectors of a tile, entries of a tile, whether single, whether columns).
-ROWS_16, ROWS_64, ROWS_256, ROWS_LONG, ROWS_LONGER, SPLIT, COLUMNS_16, COLUMNS = (
+# Kinds of segments, and the tiles that they are walked in; see ``device/tables.py``.
+ROWS_16, ROWS_64, ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = (
     tl.constexpr(i) for i in range(8)
 )
-TILES = {0: (64, 16), 1: (32, 64), 2: (8, 256), 3: (8, 256), 4: (2, 1024), 5: (1, 2048),
-         6: (64, 16), 7: (16, 128)}  # fmt: skip
-SPLIT_STEP = tl.constexpr(2048)
+SPLIT_STEP = tl.constexpr(1024)
+SIXTEEN_BITS = tl.constexpr(2 | 4)  # dtypes: with these alone a load of 16 bytes has 8 entries
 
 # Columns of the table of segments, and of that of split vectors.
 (TENSOR, GROUP, KIND, UNIT, END, SAMPLE_END, PART, VECTOR, SEGMENT_FIELDS) = (
@@ -70,51 +70,53 @@ def meet(counter):
     programs = tl.num_programs(0)
     arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
     goal = (arrived // programs + 1) * programs
-    while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < goal:
+    while tl.load(counter, volatile=True) < goal:  # looking is cheaper than adding nothing
         pass
+    tl.atomic_add(counter, 0, sem="acquire", scope="gpu")
     tl.debug_barrier()
 
 
 @triton.jit
 def _walk(table, kind, unit, end, mu, unscaled, tops, factors,
-          KINDS: tl.constexpr, ALIGNED: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
+          KINDS: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
     """The sums of a segment by its kind; only the kinds that occur are compiled."""
+    LONG: tl.constexpr = 256 if (SIXTEEN_BITS & DTYPES) == DTYPES else 128
     total, slope, upper, flaws, longest = mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0
     if KINDS & 1:
         if kind == ROWS_16:
             total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 64, 16, True, False, False,
-                DTYPES, WIDE)
+                table, unit, end, mu, unscaled, tops, factors,
+                32, 16, True, False, False, DTYPES, WIDE)
     if KINDS & 2:
         if kind == ROWS_64:
             total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 32, 64, True, False,
-                (ALIGNED & 2) != 0, DTYPES, WIDE)
+                table, unit, end, mu, unscaled, tops, factors,
+                16, 64, True, False, True, DTYPES, WIDE)
     if KINDS & 4:
-        if kind == ROWS_256:
-            total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 8, 256, True, False,
-                (ALIGNED & 4) != 0, DTYPES, WIDE)
-    if KINDS & 8:
         if kind == ROWS_LONG:
             total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 8, 256, False, False,
-                (ALIGNED & 8) != 0, DTYPES, WIDE)
-    if KINDS & 16:
+                table, unit, end, mu, unscaled, tops, factors,
+                8, LONG, False, False, True, DTYPES, WIDE)
+    if KINDS & 8:
         if kind == ROWS_LONGER:
             total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 2, 1024, False, False,
-                (ALIGNED & 16) != 0, DTYPES, WIDE)
+                table, unit, end, mu, unscaled, tops, factors,
+                2, 512, False, False, True, DTYPES, WIDE)
+    if KINDS & 16:
+        if kind == ROWS_LOOSE:
+            total, slope, upper, flaws, longest = segment_sums(
+                table, unit, end, mu, unscaled, tops, factors,
+                16, 32, False, False, False, DTYPES, WIDE)
     if KINDS & 64:
         if kind == COLUMNS_16:
             total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 64, 16, True, True, False,
-                DTYPES, WIDE)
+                table, unit, end, mu, unscaled, tops, factors,
+                32, 16, True, True, False, DTYPES, WIDE)
     if KINDS & 128:
         if kind == COLUMNS:
             total, slope, upper, flaws, longest = segment_sums(
-                table, unit, end, mu, unscaled, tops, factors, 16, 128, False, True, False,
-                DTYPES, WIDE)
+                table, unit, end, mu, unscaled, tops, factors,
+                32, 32, False, True, False, DTYPES, WIDE)
     return total, slope, upper, flaws, longest
 
 
@@ -148,7 +150,7 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
             index_in_tensor = tl.load(segment + PART)
             s, q, n, most, m, where = split_sums(
                 table, index_in_tensor, unit, end, mu, unscaled, top, SPLIT_STEP,
-                (ALIGNED & 32) != 0, DTYPES, WIDE)
+                ALIGNED, DTYPES, WIDE)
             mine = raw + index * RAW_FIELDS
             tl.store(mine, s)
             tl.store(mine + 1, q)
@@ -161,10 +163,10 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
             alpha = tl.load(row + ALPHA, volatile=True)
             if (KINDS & 192 != 0) and (kind >= COLUMNS_16):
                 if kind == COLUMNS_16:
-                    gain = segment_ties(table, unit, end, low, high, alpha, 64, 16, True,
+                    gain = segment_ties(table, unit, end, low, high, alpha, 32, 16, True,
                                         DTYPES, WIDE)
                 else:
-                    gain = segment_ties(table, unit, end, low, high, alpha, 16, 128, True,
+                    gain = segment_ties(table, unit, end, low, high, alpha, 32, 32, True,
                                         DTYPES, WIDE)
             else:
                 gain = segment_ties(table, unit, end, low, high, alpha, 16, 128, False,
@@ -172,7 +174,7 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
             _store_part(part, gain, 0.0, 0.0, 0.0, 0.0)
         else:
             total, slope, upper, flaws, longest = _walk(
-                table, kind, unit, end, mu, unscaled, tops, factors, KINDS, ALIGNED, DTYPES, WIDE)
+                table, kind, unit, end, mu, unscaled, tops, factors, KINDS, DTYPES, WIDE)
             _store_part(part, total, slope, upper, flaws, longest)
 
 
@@ -276,9 +278,9 @@ def solve_groups(tensors, segments, programs, groups, splits, settings, state, p
     pid = tl.program_id(0)
     count = tl.num_programs(0)
     for g in range(pid, n_groups, count):
-        setting = settings + g * 8
+        setting = settings + g * SETTINGS
         row = state + g * STATE_FIELDS
-        for k in tl.static_range(2, 8):  # LEVEL to SAMPLE_COUNT
+        for k in tl.static_range(2, SETTINGS):  # LEVEL to NORMAL
             tl.store(row + k, tl.load(setting + k))
         begin_search(row, tl.load(setting), tl.load(setting + 1), tl.load(groups + g * 3 + 2) != 0)
     if pid == 0:
@@ -312,6 +314,7 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
                  KINDS: tl.constexpr, ALIGNED: tl.constexpr, DTYPES: tl.constexpr,
                  WIDE: tl.constexpr, IN_PLACE: tl.constexpr):
     """Write the answers, and measure what was written."""
+    LONG: tl.constexpr = 256 if (SIXTEEN_BITS & DTYPES) == DTYPES else 128
     pid = tl.program_id(0)
     for index in range(tl.load(programs + pid), tl.load(programs + pid + 1)):
         segment = segments + index * SEGMENT_FIELDS
@@ -329,32 +332,32 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
             if kind == SPLIT:
                 value = values + tl.load(segment + VECTOR) * SPLIT_VALUES
                 split_write(table, tl.load(segment + PART), unit, end, mu, keep, low, high, alpha,
-                            value, result, SPLIT_STEP, (ALIGNED & 32) != 0, DTYPES, WIDE, IN_PLACE)
+                            value, result, SPLIT_STEP, ALIGNED, DTYPES, WIDE, IN_PLACE)
         if KINDS & 1:
             if kind == ROWS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              64, 16, True, False, False, DTYPES, WIDE, IN_PLACE)
+                              32, 16, True, False, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 2:
             if kind == ROWS_64:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              32, 64, True, False, (ALIGNED & 2) != 0, DTYPES, WIDE, IN_PLACE)
+                              16, 64, True, False, True, DTYPES, WIDE, IN_PLACE)
         if KINDS & 4:
-            if kind == ROWS_256:
-                segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              8, 256, True, False, (ALIGNED & 4) != 0, DTYPES, WIDE, IN_PLACE)
-        if KINDS & 8:
             if kind == ROWS_LONG:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              8, 256, False, False, (ALIGNED & 8) != 0, DTYPES, WIDE, IN_PLACE)
-        if KINDS & 16:
+                              8, LONG, False, False, True, DTYPES, WIDE, IN_PLACE)
+        if KINDS & 8:
             if kind == ROWS_LONGER:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              2, 1024, False, False, (ALIGNED & 16) != 0, DTYPES, WIDE, IN_PLACE)
+                              2, 512, False, False, True, DTYPES, WIDE, IN_PLACE)
+        if KINDS & 16:
+            if kind == ROWS_LOOSE:
+                segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
+                              16, 32, False, False, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 64:
             if kind == COLUMNS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              64, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
+                              32, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 128:
             if kind == COLUMNS:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              16, 128, False, True, False, DTYPES, WIDE, IN_PLACE)
+                              32, 32, False, True, False, DTYPES, WIDE, IN_PLACE)

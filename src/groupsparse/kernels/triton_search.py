@@ -13,12 +13,13 @@ import triton.language as tl
 from .triton_sums import FLAW_BAD
 
 # Columns of a group's state. The first ones are the settings of the call.
-(MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, ONE_HOT,
+(MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, LEAP, NORMAL, ONE_HOT,
  ABOVE, ABOVE_TOTAL, ABOVE_SLOPE, BELOW, BELOW_TOTAL, BELOW_SLOPE, LAST, LAST_TOTAL, LAST_SLOPE,
  BEST, BEST_TOTAL, SLOW, ITERATIONS, PASSES, UPPER, PENDING,
  ALPHA, ALPHA_LOW, ALPHA_HIGH, TIE_LOW, TIE_HIGH, HIGH_TOTAL, STATE_FIELDS) = (
-    tl.constexpr(i) for i in range(32)
+    tl.constexpr(i) for i in range(34)
 )
+SETTINGS = tl.constexpr(10)
 # What a group's next pass is for.
 SAMPLE, FIRST, FULL, FINAL, HIGH, TIES = (tl.constexpr(i) for i in range(6))
 # How a group ended.
@@ -73,6 +74,18 @@ def _newton(mu, total, slope, level):
 
 
 @triton.jit
+def _first_step(state, total, slope, level):
+    """The step from μ = 0: where normal entries would have their root, if these look normal.
+
+    ``NORMAL`` is the total of normal entries at 0, and ``LEAP`` over the slope their root.
+    """
+    normal = tl.load(state + NORMAL)
+    alike = (tl.abs(total - normal) < 0.1 * normal) & (slope < 0.0)
+    leap = tl.load(state + LEAP) / tl.where(slope < 0.0, -slope, 1.0)
+    return tl.where(alike & (leap > 0.0) & (leap < FAR), leap, _newton(0.0, total, slope, level))
+
+
+@triton.jit
 def _middle(left, right):
     """Halve the exponent while the ends are orders of magnitude apart, the interval after that."""
     tiny = right * 0.000244140625
@@ -124,7 +137,10 @@ def _after_sample(state, mu, total, slope, flaws):
     steps = tl.load(state + ITERATIONS) + 1.0
     tl.store(state + ITERATIONS, steps)
     usable = flaws == 0.0
-    found = tl.where(usable, _newton(mu, total, slope, level), -1.0)
+    step = _newton(mu, total, slope, level)
+    if mu == 0.0:
+        step = _first_step(state, total, slope, level)
+    found = tl.where(usable, step, -1.0)
     near = tl.abs(total - level) <= 1e-3 * tl.load(state + SAMPLE_COUNT)
     ended = ~usable | near | (steps >= 8.0) | ~(found > 0.0)
     tl.store(state + MU, tl.maximum(found, 0.0))
@@ -189,6 +205,9 @@ def _propose(state, evaluated, slow, longest, WIDE: tl.constexpr):
         tl.store(state + MU, tl.where(use, last, 0.0))
     else:
         again = _newton(above, tl.load(state + ABOVE_TOTAL), tl.load(state + ABOVE_SLOPE), level)
+        if (evaluated == 0.0) & (below >= FAR):
+            last = _first_step(state, tl.load(state + LAST_TOTAL), tl.load(state + LAST_SLOPE),
+                               level)
         last_fits = (last > above) & (last < below)
         again_fits = (again > above) & (again < below)
         unbounded = below >= FAR

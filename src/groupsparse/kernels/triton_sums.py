@@ -14,12 +14,16 @@ from .triton_tiles import (
     BEYOND_TWO,
     LEAST,
     MOST,
+    exponent_of,
     finished_sums,
     folded,
     folded_max,
+    in_scale_of,
     load_values,
+    power,
     power_of_two,
     propagating_max,
+    split_mantissa,
     split_threshold,
 )
 
@@ -34,26 +38,19 @@ FLAW_ODD, FLAW_BAD = tl.constexpr(1.0), tl.constexpr(2.0)
 
 
 @triton.jit
-def tile_place(u, first, end, table, OUTPUT: tl.constexpr, R: tl.constexpr, COLUMNS: tl.constexpr,
-               ALIGNED: tl.constexpr):
+def tile_place(u, first, end, base, item, stride, inner, slot, R: tl.constexpr,
+               COLUMNS: tl.constexpr):
     """Where tile ``u`` lies: its address, the offsets of its vectors, which exist, their slots."""
-    address = tl.load(table + (OUT if OUTPUT else ADDRESS))
-    item = tl.load(table + ITEM)
-    stride = tl.load(table + STRIDE)
-    slot = tl.load(table + SLOT)
     r = tl.arange(0, R)
     if COLUMNS:
-        inner = tl.load(table + INNER)
         blocks = (inner + R - 1) // R
         outer, block = u // blocks, u % blocks
-        address += (outer * stride + block * R) * item
+        address = base + (outer * stride + block * R) * item
         offsets = r.to(tl.int64)
         rows = block * R + r < inner
         slots = slot + outer * inner + block * R + r
     else:
-        if ALIGNED:
-            stride = tl.multiple_of(stride, 8)
-        address += u * stride * item
+        address = base + u * stride * item
         offsets = r * stride
         rows = u + r < end
         slots = slot + u + r
@@ -64,32 +61,43 @@ def tile_place(u, first, end, table, OUTPUT: tl.constexpr, R: tl.constexpr, COLU
 def segment_sums(table, first, end, mu, unscaled, tops, factors,
                  R: tl.constexpr, C: tl.constexpr, SINGLE: tl.constexpr, COLUMNS: tl.constexpr,
                  ALIGNED: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr):
-    """Sums over a segment of whole vectors: total, slope, and what the search must know."""
+    """Sums over a segment of whole vectors: total, slope, and what the search must know.
+
+    A vector's numbers are held by every thread that has entries of it, so what is done once per
+    vector costs more than what is done per entry: no float64, no division, no sum over vectors
+    before the end.
+    """
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
     FOLD: tl.constexpr = 4 if ALIGNED else 1
     length = tl.load(table + LENGTH).to(tl.int32)
-    dtype = tl.load(table + DTYPE)
-    limit = tl.load(table + LIMIT).to(tl.float64, bitcast=True)
-    step = tl.load(table + STEP)
-    if ALIGNED:
-        length = tl.multiple_of(length, 8)
+    dtype, item = tl.load(table + DTYPE), tl.load(table + ITEM)
+    base, step, stride = tl.load(table + ADDRESS), tl.load(table + STEP), tl.load(table + STRIDE)
+    inner, slot = tl.load(table + INNER), tl.load(table + SLOT)
+    limit = tl.load(table + LIMIT).to(tl.float64, bitcast=True).to(FLOAT)
+    if ALIGNED:  # said where they are loaded, or the compiler forgets it
+        length, stride = tl.multiple_of(length, 8), tl.multiple_of(stride, 8)
     gap = tl.sqrt(length.to(tl.float64)) - 1.0
     beta = 1.0 / gap
-    rate = mu * beta
-    # Between tiles only numbers wait: rows of float64 numbers would take up the registers.
-    total, slope, upper, flaws, longest = mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0, mu * 0.0
+    high_, low_, raised = split_mantissa(mu * beta, WIDE)
+    total = tl.zeros([R], FLOAT)
+    slope = tl.zeros([R], FLOAT)
+    upper = tl.zeros([R], FLOAT)
+    flaws = tl.zeros([R], tl.float32)
+    longest = tl.zeros([R], FLOAT)
     cols = tl.arange(0, C)
-    for u in range(first, end, 1 if COLUMNS else R):
-        address, offsets, rows, slots = tile_place(u, first, end, table, False, R, COLUMNS, ALIGNED)
-        odd = tl.zeros([R], tl.int1)
+    # Tiles that are whole vectors are loaded ahead; longer ones are in the loop over their steps.
+    for u in tl.range(first, end, 1 if COLUMNS else R, num_stages=STAGES if SINGLE else 1):
+        address, offsets, rows, slots = tile_place(
+            u, first, end, base, item, stride, inner, slot, R, COLUMNS)
         if SINGLE:
             along = cols * step if COLUMNS else cols
             mask = rows[:, None] & (cols < length)[None, :]
             at = offsets[:, None] + along[None, :]
             c = tl.abs(load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE))
             top = tl.reduce(c, 1, propagating_max)
-            scale, back = power_of_two(top, WIDE)
-            high, low = split_threshold(rate * scale.to(tl.float64), BEYOND_TWO, WIDE)
+            exponent = exponent_of(top, WIDE)
+            scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
+            high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
             d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
             s = tl.sum(d, 1)
             q = tl.sum(d * d, 1)
@@ -98,10 +106,11 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
             if unscaled != 0:
                 scale = tl.full([R], 1.0, FLOAT)
                 back = scale
-                high, low = split_threshold(rate * scale.to(tl.float64), BEYOND, WIDE)
+                high, low = split_threshold(mu * beta + tl.zeros([R], tl.float64), BEYOND, WIDE)
             else:
-                scale, back = power_of_two(tl.load(tops + slots, mask=rows, other=0.0), WIDE)
-                high, low = split_threshold(rate * scale.to(tl.float64), BEYOND_TWO, WIDE)
+                exponent = exponent_of(tl.load(tops + slots, mask=rows, other=0.0), WIDE)
+                scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
+                high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
             s_ = tl.zeros([R, C // FOLD], FLOAT)
             q_ = tl.zeros([R, C // FOLD], FLOAT)
             n_ = tl.zeros([R, C // FOLD], FLOAT)
@@ -121,31 +130,26 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
             s, q, n = tl.sum(s_, 1), tl.sum(q_, 1), tl.sum(n_, 1)
             tl.store(tops + slots, top, mask=rows)
             if unscaled != 0:
-                odd = (top > 0.0) & ((top < LEAST) | (top > MOST))
+                odd = rows & (top > 0.0) & ((top < LEAST) | (top > MOST))
+                flaws = tl.maximum(flaws, tl.where(odd, FLAW_ODD, 0.0))
         term, steeper, factor = finished_sums(s, q, n, high, WIDE)
         if not SINGLE:
             tl.store(factors + slots, factor, mask=rows)
-        bad = rows & ~(top < float("inf"))
+        flaws = tl.maximum(flaws, tl.where(rows & ~(top < float("inf")), FLAW_BAD, 0.0))
+        # The slope in the logarithm of μ has no scale; at μ = 0 there is only the other one.
+        steeper *= tl.where(mu > 0.0, high, scale)
         # The largest entry of the answer, in units of the largest number of the tensor's type.
-        grown = ((top * scale - high) * factor).to(tl.float64) * (back.to(tl.float64) * limit)
-        flaw = tl.where(bad, FLAW_BAD, tl.where(rows & odd, FLAW_ODD, 0.0))
-        found = (
-            tl.where(rows, term, 0.0).to(tl.float64),
-            tl.where(rows, steeper, 0.0).to(tl.float64) * scale.to(tl.float64),
-            tl.where(rows, top, 0.0), flaw, tl.where(rows, grown, 0.0),
-        )
-        sums = tl.reduce(found, 0, _gather)
-        total += sums[0]
-        slope += sums[1]
-        upper = tl.maximum(upper, sums[2].to(tl.float64))
-        flaws = tl.maximum(flaws, sums[3].to(tl.float64))
-        longest = tl.maximum(longest, sums[4])
-    return total * beta, slope * beta * beta, upper * gap, flaws, longest
-
-
-@triton.jit
-def _gather(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
-    return a0 + b0, a1 + b1, tl.maximum(a2, b2), tl.maximum(a3, b3), tl.maximum(a4, b4)
+        grown = ((top * scale - high) * factor) * (back * limit)
+        total += tl.where(rows, term, 0.0)
+        slope += tl.where(rows, steeper, 0.0)
+        upper = tl.maximum(upper, tl.where(rows, top, 0.0))
+        longest = tl.maximum(longest, tl.where(rows, grown, 0.0))
+    rate = beta * tl.where(mu > 0.0, 1.0 / tl.where(mu > 0.0, mu, 1.0), beta)
+    return (
+        tl.sum(total.to(tl.float64), 0) * beta, tl.sum(slope.to(tl.float64), 0) * rate,
+        tl.max(upper, 0).to(tl.float64) * gap, tl.max(flaws, 0).to(tl.float64),
+        tl.max(longest, 0).to(tl.float64),
+    )
 
 
 @triton.jit
@@ -259,8 +263,11 @@ def segment_ties(table, first, end, low_mu, high_mu, alpha, R: tl.constexpr, C: 
     step = tl.load(table + STEP)
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
     gain = low_mu * 0.0
+    base, item, stride = tl.load(table + ADDRESS), tl.load(table + ITEM), tl.load(table + STRIDE)
+    inner = tl.load(table + INNER)
     for u in range(first, end, 1 if COLUMNS else R):
-        address, offsets, rows, _ = tile_place(u, first, end, table, False, R, COLUMNS, False)
+        address, offsets, rows, _ = tile_place(u, first, end, base, item, stride, inner, 0, R,
+                                               COLUMNS)
         top, m, _ = count_ties(address, offsets, rows, length, step, dtype, R, C, DTYPES, WIDE)
         gain += tl.sum(tied_gain(m, top, low_mu, high_mu, alpha, beta, rows), 0)
     return gain

@@ -88,20 +88,33 @@ def store_values(address, offsets, x, mask, dtype, ALIGNED: tl.constexpr, DTYPES
 
 
 @triton.jit
-def power_of_two(top, WIDE: tl.constexpr):
-    """The power of two that brings ``top`` to between 1 and 2, and its inverse; 1 for zeros."""
+def exponent_of(top, WIDE: tl.constexpr):
+    """The exponent bits of ``top``, within what can be undone; those of 1 for zeros."""
     usual = (top > 0.0) & (top < float("inf"))
     if WIDE:
         exponent = (top.to(tl.int64, bitcast=True) >> 52) & 0x7FF
         exponent = tl.where(usual, tl.minimum(tl.maximum(exponent, 24), 2022), 1023)
-        scale = ((2046 - exponent) << 52).to(tl.float64, bitcast=True)
-        back = (exponent << 52).to(tl.float64, bitcast=True)
     else:
         exponent = (top.to(tl.int32, bitcast=True) >> 23) & 0xFF
         exponent = tl.where(usual, tl.minimum(tl.maximum(exponent, 2), 252), 127)
-        scale = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
-        back = (exponent << 23).to(tl.float32, bitcast=True)
-    return scale, back
+    return exponent
+
+
+@triton.jit
+def power(exponent, WIDE: tl.constexpr):
+    """The power of two with these exponent bits."""
+    if WIDE:
+        found = (exponent << 52).to(tl.float64, bitcast=True)
+    else:
+        found = (exponent << 23).to(tl.float32, bitcast=True)
+    return found
+
+
+@triton.jit
+def power_of_two(top, WIDE: tl.constexpr):
+    """The power of two that brings ``top`` to between 1 and 2, and its inverse; 1 for zeros."""
+    exponent = exponent_of(top, WIDE)
+    return power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
 
 
 @triton.jit
@@ -114,6 +127,33 @@ def split_threshold(t, limit: tl.constexpr, WIDE: tl.constexpr):
         high = t.to(tl.float32)
         low = (t - high.to(tl.float64)).to(tl.float32)
     return high, low
+
+
+@triton.jit
+def split_mantissa(t, WIDE: tl.constexpr):
+    """A float64 threshold as (high, low) between 1 and 2, and its exponent: split only once.
+
+    A power of two moves it into the scale of any vector then, without float64 and without rounding.
+    """
+    bits = t.to(tl.int64, bitcast=True)
+    exponent = (bits >> 52) & 0x7FF
+    one = ((bits & 0xFFFFFFFFFFFFF) | (1023 << 52)).to(tl.float64, bitcast=True)
+    high, low = split_threshold(tl.where(exponent > 0, one, 0.0), 2.0, WIDE)
+    exponent -= 1023
+    return high, low, exponent if WIDE else exponent.to(tl.int32)
+
+
+@triton.jit
+def in_scale_of(exponent, high, low, raised, WIDE: tl.constexpr):
+    """A split threshold in the scale of vectors with these exponent bits.
+
+    From 4 on nothing is left of them, so larger ones are cut off there.
+    """
+    if WIDE:
+        factor = power(tl.minimum(tl.maximum(raised - exponent + 2046, 1), 1025), True)
+    else:
+        factor = power(tl.minimum(tl.maximum(raised - exponent + 254, 1), 129), False)
+    return high * factor, low * factor
 
 
 @triton.jit

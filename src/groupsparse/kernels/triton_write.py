@@ -8,9 +8,11 @@ import triton.language as tl
 from .triton_sums import (
     ADDRESS,
     DTYPE,
+    INNER,
     ITEM,
     LENGTH,
     OUT,
+    SLOT,
     STAGES,
     STEP,
     STRIDE,
@@ -23,12 +25,16 @@ from .triton_tiles import (
     BEYOND_TWO,
     FLOAT32,
     FLOAT64,
+    exponent_of,
     finished_sums,
     folded,
+    in_scale_of,
     inverse_root,
     load_values,
+    power,
     power_of_two,
     propagating_max,
+    split_mantissa,
     split_threshold,
     store_values,
 )
@@ -80,18 +86,25 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
     # Working type and type of the tensors are one: what is written is what was computed.
     EXACT: tl.constexpr = DTYPES == FLOAT64 if WIDE else DTYPES == FLOAT32
     length = tl.load(table + LENGTH).to(tl.int32)
-    dtype = tl.load(table + DTYPE)
-    step = tl.load(table + STEP)
+    dtype, item = tl.load(table + DTYPE), tl.load(table + ITEM)
+    base, step, stride = tl.load(table + ADDRESS), tl.load(table + STEP), tl.load(table + STRIDE)
+    shift = tl.load(table + OUT) - base
+    inner, slot = tl.load(table + INNER), tl.load(table + SLOT)
     if ALIGNED:
-        length = tl.multiple_of(length, 8)
-    # What is kept in place needs no store.
+        length, stride = tl.multiple_of(length, 8), tl.multiple_of(stride, 8)
+        shift = tl.multiple_of(shift, 16)
+    # What is kept has threshold 0 and factor 1, and needs no store where it is.
+    mu = tl.where(keep != 0, 0.0, mu)
     until = tl.where(keep != 0, 0, length) if IN_PLACE else length
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
-    terms, primal, dual = mu * 0.0, mu * 0.0, mu * 0.0
+    high_, low_, raised = split_mantissa(mu * beta, WIDE)
+    terms = tl.zeros([R], FLOAT)
+    primal = tl.zeros([R], tl.float64)
+    dual = tl.zeros([R], tl.float64)
     cols = tl.arange(0, C)
-    for u in range(first, end, 1 if COLUMNS else R):
-        address, offsets, rows, slots = tile_place(u, first, end, table, False, R, COLUMNS, ALIGNED)
-        out, _, _, _ = tile_place(u, first, end, table, True, R, COLUMNS, ALIGNED)
+    for u in tl.range(first, end, 1 if COLUMNS else R, num_stages=STAGES if SINGLE else 1):
+        address, offsets, rows, slots = tile_place(
+            u, first, end, base, item, stride, inner, slot, R, COLUMNS)
         if SINGLE:
             along = cols * step if COLUMNS else cols
             mask = rows[:, None] & (cols < length)[None, :]
@@ -99,8 +112,9 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
             x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
             c = tl.abs(x)
             top = tl.reduce(c, 1, propagating_max)
-            scale, back = power_of_two(top, WIDE)
-            high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
+            exponent = exponent_of(top, WIDE)
+            scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
+            high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
             d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
             _, _, factor = finished_sums(tl.sum(d, 1), tl.sum(d * d, 1), top, high, WIDE)
             factor = tl.where(keep != 0, 1.0, factor)
@@ -114,18 +128,20 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
                 main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
                 lone = _lone_entries(c, top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
                 z = tl.where(corner[:, None] & mask, lone, z)
-            answer = tl.where(keep != 0, x, _signed(x, z, back[:, None]))
+            answer = _signed(x, z, back[:, None])
+            if not IN_PLACE:
+                answer = tl.where(keep != 0, x, answer)
             put = rows[:, None] & (cols < until)[None, :]
-            rounded = store_values(out, at, answer, put, dtype, ALIGNED, DTYPES)
+            rounded = store_values(address + shift, at, answer, put, dtype, ALIGNED, DTYPES)
             y = tl.abs(rounded) * scale[:, None]
-            exact = tl.where(keep != 0, y, z)
-            l1, l2, norm = tl.sum(y, 1), tl.sum(y * y, 1), tl.sum(exact * exact, 1)
+            l1, l2, norm = tl.sum(y, 1), tl.sum(y * y, 1), tl.sum(z * z, 1)
         else:
             top = tl.load(tops + slots, mask=rows, other=0.0)
-            scale, back = power_of_two(top, WIDE)
             factor = tl.load(factors + slots, mask=rows, other=1.0)
             factor = tl.where(keep != 0, 1.0, factor)
-            high, low = split_threshold(mu * beta * scale.to(tl.float64), BEYOND_TWO, WIDE)
+            exponent = exponent_of(top, WIDE)
+            scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
+            high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
             corner = rows & (factor == 0.0)
             l1_ = tl.zeros([R, C // FOLD], FLOAT)
             l2_ = tl.zeros([R, C // FOLD], FLOAT)
@@ -138,22 +154,23 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
                 x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
                 z = tl.maximum(tl.abs(x) * scale[:, None] - high[:, None] - low[:, None], 0.0)
                 z = z * factor[:, None]
-                answer = tl.where(keep != 0, x, _signed(x, z, back[:, None]))
+                answer = _signed(x, z, back[:, None])
+                if not IN_PLACE:
+                    answer = tl.where(keep != 0, x, answer)
                 # What is left of a corner is written after this, over its zeros.
                 put = (rows & ~corner)[:, None] & (entries < until)[None, :]
-                rounded = store_values(out, at, answer, put, dtype, ALIGNED, DTYPES)
+                rounded = store_values(address + shift, at, answer, put, dtype, ALIGNED, DTYPES)
                 y = tl.abs(rounded) * scale[:, None]
                 l1_ += folded(y, R, C, FOLD)
                 l2_ += folded(y * y, R, C, FOLD)
                 if not EXACT:
-                    exact = tl.where(keep != 0, y, z)
-                    norm_ += folded(exact * exact, R, C, FOLD)
+                    norm_ += folded(z * z, R, C, FOLD)
             l1, l2 = tl.sum(l1_, 1), tl.sum(l2_, 1)
             norm = l2 if EXACT else tl.sum(norm_, 1)
             if tl.sum(tl.where(corner, 1, 0), 0) > 0:
                 l1_c, l2_c, norm_c = _write_corners(
-                    address, out, offsets, corner, length, step, dtype, low_mu, high_mu, alpha,
-                    beta, top, scale, back, R, 64, DTYPES, WIDE)
+                    address, address + shift, offsets, corner, length, step, dtype, low_mu, high_mu,
+                    alpha, beta, top, scale, back, R, 64, DTYPES, WIDE)
                 l1 = tl.where(corner, l1_c, l1)
                 l2 = tl.where(corner, l2_c, l2)
                 norm = tl.where(corner, norm_c, norm)
@@ -161,19 +178,14 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
         size = norm * inverse_root(norm, WIDE)
         value = size / tl.where(factor > 0.0, factor, 1.0)
         wide = back.to(tl.float64)
-        value = value.to(tl.float64) * wide
         # Where nothing is left but a corner, the dual value is that of its entry above threshold.
-        corner_value = top.to(tl.float64) - mu * beta
-        value = tl.where(factor == 0.0, corner_value, value)
-        found = (tl.where(rows, term, 0.0).to(tl.float64),
-                 tl.where(rows, size, 0.0).to(tl.float64) * wide, tl.where(rows, value, 0.0))
-        sums = tl.reduce(found, 0, _gather)
-        terms += sums[0]
-        primal += sums[1]
-        dual += sums[2]
-    tl.store(result + TERMS, beta * terms)
-    tl.store(result + PRIMAL, primal)
-    tl.store(result + DUAL, dual)
+        value = tl.where(factor == 0.0, top.to(tl.float64) - mu * beta, value.to(tl.float64) * wide)
+        terms += tl.where(rows, term, 0.0)
+        primal += tl.where(rows, size, 0.0).to(tl.float64) * wide
+        dual += tl.where(rows, value, 0.0)
+    tl.store(result + TERMS, beta * tl.sum(terms.to(tl.float64), 0))
+    tl.store(result + PRIMAL, tl.sum(primal, 0))
+    tl.store(result + DUAL, tl.sum(dual, 0))
 
 
 @triton.jit
@@ -206,11 +218,6 @@ def _write_corners(address, out, offsets, corner, length, step, dtype, low_mu, h
 
 
 @triton.jit
-def _gather(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, a1 + b1, a2 + b2
-
-
-@triton.jit
 def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, value, result,
                 C: tl.constexpr, ALIGNED: tl.constexpr, DTYPES: tl.constexpr, WIDE: tl.constexpr,
                 IN_PLACE: tl.constexpr):
@@ -226,6 +233,7 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
     beta = 1.0 / (tl.sqrt(length.to(tl.float64)) - 1.0)
     top, factor = tl.load(value), tl.load(value + 1)
     factor = tl.where(keep != 0, 1.0, factor)
+    mu = tl.where(keep != 0, 0.0, mu)
     m, where = tl.load(value + 2), tl.load(value + 3)
     one = tl.full([1], 1.0, FLOAT)
     scale, back = power_of_two(one * top.to(FLOAT), WIDE)
@@ -233,6 +241,7 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
     main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
     main, others = main.to(FLOAT), others.to(FLOAT)
     tied_from = one * top.to(FLOAT) * (1.0 - 4.44e-16 if WIDE else 1.0)
+    # What is kept has threshold 0 and factor 1, and needs no store where it is.
     until = tl.where(keep != 0, 0, length) if IN_PLACE else length
     corner = factor == 0.0
     cols = tl.arange(0, C)
@@ -252,14 +261,15 @@ def split_write(table, vector, first, end, mu, keep, low_mu, high_mu, alpha, val
             entry = k * C + cols.to(tl.int64)
             lone = tl.where(entry.to(tl.float64) == where, main, others)
             z = tl.where((c >= tied_from) & mask, lone, 0.0)
-        answer = tl.where(keep != 0, x, _signed(x, z, back))
+        answer = _signed(x, z, back)
+        if not IN_PLACE:
+            answer = tl.where(keep != 0, x, answer)
         rounded = store_values(goal, cols, answer, k * C + cols < until, dtype, ALIGNED, DTYPES)
         y = tl.abs(rounded) * scale
         l1 += folded(y, 1, C, FOLD)
         l2 += folded(y * y, 1, C, FOLD)
         if not EXACT:
-            exact = tl.where(keep != 0, y, z)
-            norm += folded(exact * exact, 1, C, FOLD)
+            norm += folded(z * z, 1, C, FOLD)
     tl.store(result + TERMS, whole(l1))
     tl.store(result + PRIMAL, whole(l2))
     tl.store(result + DUAL, whole(l2 if EXACT else norm))
