@@ -47,13 +47,14 @@ def newton(  # type: ignore[no-untyped-def]
     """Total and slope at μ for a matrix of magnitudes; then Newton's steps from there in one call.
 
     The second point is ``start`` where that is positive. Returns the last point, the total and the
-    slope at the first, how many squares were out of range there, and how many points there were, at
-    most ``most``. One function and short, so that the first call of a process is soon compiled.
+    slope at the first, how many sums of squares were out of range there, how many points there were
+    (at most ``most``), and the largest sum of squares at the first. One function and short, so that
+    the first call of a process is soon compiled.
     """
     rows, n = values.shape
     left, right = mu, np.inf
     outside = points = 0
-    first = first_slope = 0.0
+    first = first_slope = top = 0.0
     while True:
         total = slope = 0.0
         t = mu * rate
@@ -68,6 +69,7 @@ def newton(  # type: ignore[no-untyped-def]
             s[i], q[i] = s1, s2
             if points == 0:
                 outside += not (least <= s2 < largest)
+                top = max(top, s2)
             if s2 > 0.0:
                 inverse = 1.0 / np.sqrt(s2)
                 term = s1 * inverse
@@ -90,7 +92,7 @@ def newton(  # type: ignore[no-untyped-def]
         if not left < following < right:
             break
         mu = following
-    return mu, total, slope, first, first_slope, outside, points
+    return mu, total, slope, first, first_slope, outside, points, top
 
 
 @_exact_jit

@@ -65,6 +65,7 @@ class _SmallPart(ReferencePart):
             block = Block(rows, None, block.beta, block.top, block.rate)
         super().__init__(block)
         self.s, self.q = np.empty((2, len(self.magnitude)))
+        self.top = math.inf  # the largest ‖c‖², once 0 was looked at
 
     def write(self, mu: float) -> None:
         given = self.given
@@ -81,7 +82,7 @@ class _SmallPart(ReferencePart):
 
     def descend(self, level: float, start: float | None) -> tuple[list[Point], int]:
         """The points at 0 and near the root, and how many there were; none where it is not safe."""
-        mu, last, last_slope, total, slope, outside, points = self._newton(
+        mu, last, last_slope, total, slope, outside, points, _ = self._newton(
             0.0, 0.0 if start is None else start, STEPS, level
         )
         if outside:
@@ -91,14 +92,19 @@ class _SmallPart(ReferencePart):
 
     def _newton(
         self, mu: float, start: float, most: int, level: float
-    ) -> tuple[float, float, float, float, float, int, int]:
+    ) -> tuple[float, float, float, float, float, int, int, float]:
         block = self.block
-        found: tuple[float, float, float, float, float, int, int] = _loops.newton(
+        found: tuple[float, float, float, float, float, int, int, float] = _loops.newton(
             self.magnitude, mu, start, most, level, CLOSE * len(self.s), SMALLEST_SQUARE,
             LARGEST_SQUARE, block.rate, block.beta, self.s, self.q, self.excess,
         )  # fmt: skip
         self.mu, self.threshold = found[0], block.threshold(found[0])
+        if mu == 0.0:
+            self.top = found[-1]
         return found
+
+    def longest(self, mu: float) -> float:
+        return math.sqrt(self.top)  # no answer is longer than its vector, and that is known
 
 
 class _WeightedPart(ReferencePart):
