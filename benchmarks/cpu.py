@@ -110,9 +110,10 @@ def report(results: dict[str, Any]) -> str:
         [
             "Square float32 matrices, standard normal; the figures are times `numpy.copyto` into "
             "a buffer that exists already. `project_` works in place on a fresh copy (the copying "
-            "is not timed); `project` allocates what it returns, and so does `matrix.copy()`, for "
-            "fresh memory costs as much again as writing to it; `start` is the multiplier of the "
-            f"same matrix with 1 % of noise. Kernel: {kernels}.",
+            "is not timed); `project` allocates what it returns, and so does `copy`, which is "
+            "`matrix.copy()`: the largest results lie in fresh memory, which costs nearly as much "
+            "again as writing to it; `start` is the multiplier of the same matrix with 1 % of "
+            f"noise. Kernel: {kernels}.",
             table(header, rows),
             "How many times longer sorting takes, hoyer 0.9, rows: `numpy.sort` of the magnitudes "
             "alone, and a whole projection written around it (`benchmarks/sorting.py`).",
