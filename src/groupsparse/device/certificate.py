@@ -22,7 +22,7 @@ STATUSES = {
     15: Status.OUT_OF_RANGE,
 }
 # Columns of a group's state that the host reads; see ``kernels/triton_search.py``.
-MU, MODE, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 23, 24, 33
+MU, MODE, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 24, 25, 34
 SEGMENT_FIELDS, SPLIT_FIELDS = 3, 4
 
 

@@ -21,15 +21,17 @@ Table = NDArray[np.int64]
 # Kinds of segments; the kernel has the same numbers. Tiles: vectors × entries.
 ROWS_16, ROWS_64, ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = range(8)
 TILES = {
-    ROWS_16: (32, 16),
+    ROWS_16: (128, 16),
     ROWS_64: (16, 64),
     ROWS_LONG: (8, 128),
     ROWS_LONGER: (2, 512),
     ROWS_LOOSE: (16, 32),  # rows that begin anywhere, so that no load can be wide
     SPLIT: (1, 1024),
-    COLUMNS_16: (32, 16),
-    COLUMNS: (32, 32),
+    COLUMNS_16: (128, 16),
+    COLUMNS: (8, 128),
 }
+# What a byte costs beside one of long rows that can be loaded in wide pieces.
+COSTS = {ROWS_16: 1.5, ROWS_64: 1.2, ROWS_LOOSE: 3.5, COLUMNS_16: 1.5, COLUMNS: 1.2}
 # Too long for a tile: two numbers wait per vector.
 KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, COLUMNS)
 LIMITS = {1: float(np.finfo(np.float32).max), 2: 3.3895313892515355e38, 4: 65504.0}
@@ -128,9 +130,14 @@ def build(
     programs = max(1, min(programs, total // LEAST_SHARE))
     share = total / programs
     sampled = _sampling(shapes, groups)
-    builder = _Builder(share, programs, max(groups) + 1, sampled)
-    for shape, dtype, address, group in zip(shapes, dtypes, addresses, groups, strict=True):
-        builder.add(shape, dtype, address, group)
+    kinds = [kind_of(shape, share) for shape in shapes]
+    costs = [
+        shape.entries * shape.item * COSTS.get(kind, 1.0)
+        for shape, kind in zip(shapes, kinds, strict=True)
+    ]
+    builder = _Builder(sum(costs) / programs, programs, max(groups) + 1, sampled)
+    for row in zip(shapes, dtypes, addresses, groups, kinds, costs, strict=True):
+        builder.add(*row)
     return builder.finish()
 
 
@@ -161,8 +168,15 @@ class _Builder:
         self.tops, self.sample_tops = [0.0] * groups, [0.0] * groups
         self.counts, self.sample_counts = [0] * groups, [0] * groups
 
-    def add(self, shape: Shape, dtype: int, address: tuple[int, int], group: int) -> None:
-        kind = kind_of(shape, self.share)
+    def add(
+        self,
+        shape: Shape,
+        dtype: int,
+        address: tuple[int, int],
+        group: int,
+        kind: int,
+        cost: float,
+    ) -> None:
         self.kinds |= 1 << kind
         self.aligned &= shape.aligned or kind != SPLIT
         index = len(self.tensors)
@@ -181,14 +195,16 @@ class _Builder:
             for vector in range(shape.vectors):
                 self._split(shape, index, group, vector, top)
         else:
-            self._whole(shape, index, group, kind, top)
+            self._whole(shape, index, group, kind, top, cost)
         self.last_part[group] = self.part
 
-    def _whole(self, shape: Shape, index: int, group: int, kind: int, top: float) -> None:
+    def _whole(
+        self, shape: Shape, index: int, group: int, kind: int, top: float, cost: float
+    ) -> None:
         rows = TILES[kind][0]
         blocks = -(-shape.inner // rows)
         units = shape.vectors // shape.inner * blocks if shape.inner > 1 else shape.vectors
-        for program, first, end in self._shares(units, shape.entries * shape.item / units):
+        for program, first, end in self._shares(units, cost / units):
             sample_end = end
             if self.sampled[group]:
                 sample_end = first + -(-(end - first) // self.sampled[group])

@@ -86,7 +86,7 @@ def _walk(table, kind, unit, end, mu, unscaled, tops, factors,
         if kind == ROWS_16:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
-                32, 16, True, False, False, DTYPES, WIDE)
+                128, 16, True, False, False, DTYPES, WIDE)
     if KINDS & 2:
         if kind == ROWS_64:
             total, slope, upper, flaws, longest = segment_sums(
@@ -111,12 +111,12 @@ def _walk(table, kind, unit, end, mu, unscaled, tops, factors,
         if kind == COLUMNS_16:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
-                32, 16, True, True, False, DTYPES, WIDE)
+                128, 16, True, True, False, DTYPES, WIDE)
     if KINDS & 128:
         if kind == COLUMNS:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
-                32, 32, False, True, False, DTYPES, WIDE)
+                8, 128, False, True, False, DTYPES, WIDE)
     return total, slope, upper, flaws, longest
 
 
@@ -163,10 +163,10 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
             alpha = tl.load(row + ALPHA, volatile=True)
             if (KINDS & 192 != 0) and (kind >= COLUMNS_16):
                 if kind == COLUMNS_16:
-                    gain = segment_ties(table, unit, end, low, high, alpha, 32, 16, True,
+                    gain = segment_ties(table, unit, end, low, high, alpha, 128, 16, True,
                                         DTYPES, WIDE)
                 else:
-                    gain = segment_ties(table, unit, end, low, high, alpha, 32, 32, True,
+                    gain = segment_ties(table, unit, end, low, high, alpha, 8, 128, True,
                                         DTYPES, WIDE)
             else:
                 gain = segment_ties(table, unit, end, low, high, alpha, 16, 128, False,
@@ -336,7 +336,7 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
         if KINDS & 1:
             if kind == ROWS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              32, 16, True, False, False, DTYPES, WIDE, IN_PLACE)
+                              128, 16, True, False, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 2:
             if kind == ROWS_64:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
@@ -356,8 +356,8 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
         if KINDS & 64:
             if kind == COLUMNS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              32, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
+                              128, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
         if KINDS & 128:
             if kind == COLUMNS:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
-                              32, 32, False, True, False, DTYPES, WIDE, IN_PLACE)
+                              8, 128, False, True, False, DTYPES, WIDE, IN_PLACE)

@@ -13,13 +13,13 @@ import triton.language as tl
 from .triton_sums import FLAW_BAD
 
 # Columns of a group's state. The first ones are the settings of the call.
-(MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, LEAP, NORMAL, ONE_HOT,
+(MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, LEAP, NORMAL, BEND, ONE_HOT,
  ABOVE, ABOVE_TOTAL, ABOVE_SLOPE, BELOW, BELOW_TOTAL, BELOW_SLOPE, LAST, LAST_TOTAL, LAST_SLOPE,
  BEST, BEST_TOTAL, SLOW, ITERATIONS, PASSES, UPPER, PENDING,
  ALPHA, ALPHA_LOW, ALPHA_HIGH, TIE_LOW, TIE_HIGH, HIGH_TOTAL, STATE_FIELDS) = (
-    tl.constexpr(i) for i in range(34)
+    tl.constexpr(i) for i in range(35)
 )
-SETTINGS = tl.constexpr(10)
+SETTINGS = tl.constexpr(11)
 # What a group's next pass is for.
 SAMPLE, FIRST, FULL, FINAL, HIGH, TIES = (tl.constexpr(i) for i in range(6))
 # How a group ended.
@@ -71,6 +71,14 @@ def _newton(mu, total, slope, level):
     found = mu - (total - level) / tl.where(falls, slope, -1.0)
     fine = falls & (found > -FAR) & (found < FAR)
     return tl.where(fine, found, -1.0)
+
+
+@triton.jit
+def _bent(state, mu, found):
+    """Newton's step, with the bend that g has for normal entries; exact to third order there."""
+    share = 0.5 * tl.load(state + BEND) * (found - mu) / tl.where(mu > 0.0, mu, 1.0)
+    small = (mu > 0.0) & (found > 0.0) & (tl.abs(share) < 0.1)
+    return tl.where(small, found - share * (found - mu), found)
 
 
 @triton.jit
@@ -137,11 +145,11 @@ def _after_sample(state, mu, total, slope, flaws):
     steps = tl.load(state + ITERATIONS) + 1.0
     tl.store(state + ITERATIONS, steps)
     usable = flaws == 0.0
-    step = _newton(mu, total, slope, level)
+    step = _bent(state, mu, _newton(mu, total, slope, level))
     if mu == 0.0:
         step = _first_step(state, total, slope, level)
     found = tl.where(usable, step, -1.0)
-    near = tl.abs(total - level) <= 1e-3 * tl.load(state + SAMPLE_COUNT)
+    near = tl.abs(total - level) <= 0.01 * tl.load(state + SAMPLE_COUNT)
     ended = ~usable | near | (steps >= 8.0) | ~(found > 0.0)
     tl.store(state + MU, tl.maximum(found, 0.0))
     tl.store(state + MODE, tl.where(ended, 1.0 * FIRST, 1.0 * SAMPLE))
@@ -199,6 +207,7 @@ def _propose(state, evaluated, slow, longest, WIDE: tl.constexpr):
     below = tl.load(state + BELOW)
     last = _newton(tl.load(state + LAST), tl.load(state + LAST_TOTAL),
                    tl.load(state + LAST_SLOPE), level)
+    last = _bent(state, tl.load(state + LAST), last)
     if above < 0.0:
         # Every known point lies to the right of the root.
         use = (slow == 0.0) & (last > 0.0) & (last < below)

@@ -71,7 +71,8 @@ def _signed(x, z, back):
 def _lone_entries(c, top, entry, where, main, others, WIDE: tl.constexpr):
     """A corner's entries: the first of the largest, its equals, and nothing else."""
     largest = c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]
-    lone = tl.where(entry == where[:, None], main[:, None], others[:, None])
+    first = entry == where[:, None]
+    lone = tl.where(first, main[:, None], others[:, None])
     return tl.where(largest, lone, 0.0)
 
 
@@ -106,7 +107,7 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
         address, offsets, rows, slots = tile_place(
             u, first, end, base, item, stride, inner, slot, R, COLUMNS)
         if SINGLE:
-            along = cols * step if COLUMNS else cols
+            along = cols * step if C == 16 else cols
             mask = rows[:, None] & (cols < length)[None, :]
             at = offsets[:, None] + along[None, :]
             x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
@@ -115,15 +116,17 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
             exponent = exponent_of(top, WIDE)
             scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
             high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
-            d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
+            d = c * scale[:, None] - high[:, None] - low[:, None]
+            d = tl.maximum(d, 0.0)
             _, _, factor = finished_sums(tl.sum(d, 1), tl.sum(d * d, 1), top, high, WIDE)
             factor = tl.where(keep != 0, 1.0, factor)
             z = d * factor[:, None]
             corner = rows & (factor == 0.0)
             if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                tied = (c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]) & mask
+                least = (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]
+                tied = (c >= least) & mask
                 m = tl.sum(tl.where(tied, 1.0, 0.0), 1)
-                entry = cols[None, :] + tl.zeros([R, C], tl.int32)
+                entry = cols[None, :] + tl.zeros(c.shape, tl.int32)
                 where = tl.min(tl.where(tied, entry, 1 << 30), 1)
                 main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
                 lone = _lone_entries(c, top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
