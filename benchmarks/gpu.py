@@ -229,7 +229,9 @@ def _truth(rows: Sequence[Tensor], target: float) -> list[Tensor]:
     for x, beta in zip(rows, betas, strict=True):
         c = x.double().abs()
         d = (c - high * beta).clamp(min=0.0)
-        unit = d / d.square().sum(1, keepdim=True).sqrt().clamp(min=1e-300)
+        corner = torch.zeros_like(c).scatter_(1, c.argmax(1, keepdim=True), 1.0)
+        d = torch.where(d.amax(1, keepdim=True) > 0.0, d, corner)  # where nothing is left
+        unit = d / d.square().sum(1, keepdim=True).sqrt()
         answers.append((c * unit).sum(1, keepdim=True) * unit)
     return answers
 

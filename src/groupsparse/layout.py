@@ -220,6 +220,11 @@ def normal_axes(axis: Axis, ndim: int, name: str) -> tuple[int, ...]:
     return axes
 
 
+def filter_axes(ndim: int) -> tuple[int, ...]:
+    """Every axis but the first, as the filters of a layer lie; the only one of a vector."""
+    return tuple(range(min(1, ndim - 1), ndim))
+
+
 def checked_target(hoyer: Any) -> float:
     """The target as a float in [0, 1]."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,11 +10,11 @@ import numpy as np
 from .bundle import Single, bundle, is_tensor, refuse_overlap
 from .errors import InvalidInput
 from .group import Certificate, Group
-from .layout import Axis, checked_target
-from .result import Projection
+from .layout import Axis, checked_target, filter_axes
+from .places import all_tensors, any_sharded, members_of, place
+from .result import Projection, multiplier_of
 
 V = TypeVar("V")
-DEVICES = {"cuda", "xpu"}  # that have float64, which the sums of the eager kernel need
 Start = float | Projection[Any] | None
 
 
@@ -77,11 +76,11 @@ def project(
     >>> round(gs.average_hoyer(z), 10)
     0.8
     """
-    if (is_tensor(vectors) or _all_tensors(vectors)) and not _any_sharded(vectors):
+    if (is_tensor(vectors) or all_tensors(vectors)) and not any_sharded(vectors):
         from . import autograd
 
         return autograd.project(  # type: ignore[no-any-return]
-            vectors, checked_target(hoyer), axis, weights, tol, _multiplier(start), kernel
+            vectors, checked_target(hoyer), axis, weights, tol, multiplier_of(start), kernel
         )
     return _run(vectors, hoyer, axis, weights, tol, start, kernel)  # type: ignore[no-any-return]
 
@@ -214,29 +213,29 @@ def project_each_(
     each = _one_each(axes, keys, "axis")
     names: Sequence[Any] = [0] if shared else keys
     targets = [checked_target(h) for h in _one_each(hoyer, names, "hoyer")]
-    place = _place([tensors[key] for key in keys], weights, kernel)
-    if place == "triton":
+    where = place([tensors[key] for key in keys], weights, kernel)
+    if where == "triton":
         from . import device
 
         guesses = None if start is None else _one_each(start, names, "start")
         return device.project_each_(
             tensors, targets, axes=each, shared=shared, tol=_checked_tol(tol), start=guesses
         )
-    if place == "torch":
+    if where == "torch":
         from . import sharded
 
         return sharded.project_each_(
             [
                 sharded.Member(
                     tensors[key],
-                    _filter_axes(tensors[key]) if along is None else along,
+                    filter_axes(tensors[key].ndim) if along is None else along,
                     f"tensors[{key!r}]",
                     None if weights is None else weights[key],
                 )
                 for key, along in zip(keys, each, strict=True)
             ],
             targets,
-            [_multiplier(guess) for guess in _one_each(start, names, "start")],
+            [multiplier_of(guess) for guess in _one_each(start, names, "start")],
             tensors,
             shared=shared,
             tol=_checked_tol(tol),
@@ -245,7 +244,7 @@ def project_each_(
     singles = [
         Single(
             tensors[key],
-            _filter_axes(tensors[key]) if along is None else along,
+            filter_axes(tensors[key].ndim) if along is None else along,
             None if weights is None else weights[key],
             in_place=True,
             name=f"tensors[{key!r}]",
@@ -259,7 +258,7 @@ def project_each_(
         for part, target in zip(members, targets, strict=True)
     ]
     for group, guess in zip(groups, _one_each(start, names, "start"), strict=True):
-        group.solve(_checked_tol(tol), _multiplier(guess))
+        group.solve(_checked_tol(tol), multiplier_of(guess))
     certificates = [group.write(certify=True) for group in groups]
     values = [single.finish() for single in singles]
     return [
@@ -272,7 +271,7 @@ def project_each_(
 
 def solve_quietly(vectors: V, hoyer: float, **options: Any) -> tuple[V, float]:
     """The answer and its multiplier without the other parts of the certificate."""
-    if _place(_members_of(vectors), options["weights"], options["kernel"]) != "host":
+    if place(members_of(vectors), options["weights"], options["kernel"]) != "host":
         found = _run(vectors, hoyer, **options, certify=True)
         return found.value, found.multiplier
     given = bundle(vectors, options["axis"], options["weights"], in_place=False)
@@ -280,42 +279,6 @@ def solve_quietly(vectors: V, hoyer: float, **options: Any) -> tuple[V, float]:
     group.solve(_checked_tol(options["tol"]), options["start"])
     multiplier = group.write(certify=False).multiplier
     return given.finish(), multiplier
-
-
-def _any_sharded(vectors: Any) -> bool:
-    """Whether this is, or a container holds, a DTensor."""
-    tensors = sys.modules.get("torch.distributed.tensor")  # none can exist before this import
-    if tensors is None:
-        return False
-    return any(isinstance(x, tensors.DTensor) for x in _members_of(vectors))
-
-
-def _members_of(vectors: Any) -> list[Any]:
-    """What a container holds, or the one thing that was given."""
-    if not isinstance(vectors, Mapping | list | tuple):
-        return [vectors]
-    return list(vectors.values() if isinstance(vectors, Mapping) else vectors)
-
-
-def _all_tensors(vectors: Any) -> bool:
-    many = isinstance(vectors, Mapping | list | tuple)
-    return many and len(vectors) > 0 and all(is_tensor(x) for x in _members_of(vectors))
-
-
-def _place(tensors: Sequence[Any], weights: Any, kernel: str | None) -> str:
-    """Where the vectors are projected: "host", or where they lie with "triton" or "torch"."""
-    if _any_sharded(tensors):
-        return "torch"
-    if kernel == "triton":
-        return "triton"
-    kinds = {x.device.type if is_tensor(x) else "cpu" for x in tensors}
-    if not kinds <= DEVICES or kernel not in (None, "torch"):
-        return "host"
-    if kernel is None and weights is None and kinds == {"cuda"}:
-        from . import device
-
-        return "triton" if device.usable() else "torch"
-    return "torch" if kinds else "host"
 
 
 def _run(
@@ -331,17 +294,15 @@ def _run(
     certify: bool = False,
 ) -> Any:
     target = checked_target(hoyer)
-    place = _place(_members_of(vectors), weights, kernel)
-    if place == "triton":
-        if weights is not None:
-            raise InvalidInput("kernel 'triton' knows no weights; expected 'torch' or None")
+    where = place(members_of(vectors), weights, kernel)
+    if where == "triton":
         from . import device
 
         found = device.solve(
             vectors, target, axis=axis, tol=_checked_tol(tol), start=start, in_place=in_place
         )
         return found if certify else found.value
-    if place == "torch":
+    if where == "torch":
         from . import sharded
 
         return sharded.project(
@@ -350,14 +311,14 @@ def _run(
             axis=axis,
             weights=weights,
             tol=_checked_tol(tol),
-            start=_multiplier(start),
+            start=multiplier_of(start),
             kernel=kernel,
             in_place=in_place,
             certify=certify,
         )
     given = bundle(vectors, axis, weights, in_place=in_place)
     group = Group(given.items, target, kernel)
-    group.solve(_checked_tol(tol), _multiplier(start))
+    group.solve(_checked_tol(tol), multiplier_of(start))
     certificate = group.write(certify=certify)
     value = given.finish()
     return _result(value, group, certificate) if certify else value
@@ -378,11 +339,6 @@ def _result(value: V, group: Group, certificate: Certificate) -> Projection[V]:
     )
 
 
-def _filter_axes(tensor: Any) -> tuple[int, ...]:
-    """Every axis but the first; the only one of a 1-d tensor."""
-    return tuple(range(min(1, tensor.ndim - 1), tensor.ndim))
-
-
 def _one_each(given: Any, keys: Sequence[Any], name: str) -> list[Any]:
     """One value per key from a list or dict of them, or the same value for all."""
     if isinstance(given, Mapping):
@@ -394,15 +350,6 @@ def _one_each(given: Any, keys: Sequence[Any], name: str) -> list[Any]:
             raise InvalidInput(f"{name} has {len(given)} members; expected one or {len(keys)}")
         return list(given)
     return [given] * len(keys)
-
-
-def _multiplier(start: Start) -> float | None:
-    if start is None:
-        return None
-    mu = float(start.multiplier if isinstance(start, Projection) else start)
-    if not 0.0 <= mu < np.inf:
-        raise InvalidInput(f"start is {mu}; expected a multiplier, a finite number >= 0")
-    return mu
 
 
 def _checked_tol(tol: float | None) -> float | None:

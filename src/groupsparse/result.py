@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from .errors import InvalidInput
 
 V = TypeVar("V")
 
@@ -81,3 +84,13 @@ class Projection(Generic[V]):
     def gap(self) -> float:
         """Dual minus primal value: zero, up to rounding, proves that the answer is optimal."""
         return self.dual - self.primal
+
+
+def multiplier_of(start: float | Projection[Any] | None) -> float | None:
+    """The multiplier that a solve is to start from."""
+    if start is None:
+        return None
+    mu = float(start.multiplier if isinstance(start, Projection) else start)
+    if not 0.0 <= mu < math.inf:
+        raise InvalidInput(f"start is {mu}; expected a multiplier, a finite number >= 0")
+    return mu

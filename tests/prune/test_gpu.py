@@ -292,3 +292,16 @@ def test_the_warning_counts_what_is_left() -> None:
         warnings.simplefilter("always")
         cutting.cut_by(found, None, 0.25)
     assert [w.category for w in caught] == [prune.LayerCollapse]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
+def test_a_value_that_is_not_finite_leaves_the_model_as_it_is() -> None:
+    model = network()
+    with torch.no_grad():
+        model[4].weight[3, 2] = math.nan
+    before = copy.deepcopy(model)
+    with pytest.raises(NonFiniteInput, match=r"4\.weight: index \(3, 2\) is nan"):
+        prune.project_(model, prune.Plan(0.8))
+    for one, other in zip(model.parameters(), before.parameters(), strict=True):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import InvalidInput
 from ..storage import Store
-from ..storage.measure import filter_axes
+from ..storage.measure import axes_of
 from ..storage.stored import Stored
 
 Hoyer = Annotated[
@@ -38,7 +38,7 @@ AxisOption = Annotated[
 def axes_for(axis: str | None, tensor: Stored) -> tuple[int, ...]:
     """What --axis means for one tensor."""
     if axis is None:
-        return filter_axes(len(tensor.shape))
+        return axes_of(len(tensor.shape))
     if axis == "all":
         return tuple(range(len(tensor.shape)))
     try:
@@ -46,7 +46,7 @@ def axes_for(axis: str | None, tensor: Stored) -> tuple[int, ...]:
     except ValueError:
         raise typer.BadParameter(f"{axis!r} is no axis; expected 0, -1, 1,2 or all") from None
     try:
-        return filter_axes(len(tensor.shape), listed)
+        return axes_of(len(tensor.shape), listed)
     except InvalidInput:
         raise InvalidInput(
             f"--axis {axis} does not fit {tensor.name}, which has {len(tensor.shape)} axes"

@@ -1,8 +1,9 @@
 """The projection of CUDA tensors where they lie, by Triton kernels.
 
 The parts of the work, one file each: `tables` (what the kernel must know about the shapes), `plan`
-(a reusable plan with its memory), `certificate` (what the device leaves behind, read when looked
-at), and `verbs` (the public functions on such tensors).
+(a reusable plan with its memory), `guess` (where a search begins), `certificate` (what the device
+leaves behind, read when looked at), `memory` (how tensors lie), and `verbs` (the public functions
+on such tensors).
 """
 
 from __future__ import annotations

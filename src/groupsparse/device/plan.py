@@ -6,7 +6,6 @@ back, so a call can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InvalidInput, NonFiniteInput, UnsupportedType, missing_extra
-from ..layout import _plain, checked_target, normal_axes
-from ..result import Projection, Status
+from ..layout import checked_target, filter_axes, normal_axes
+from ..result import Projection, Status, multiplier_of
 from .certificate import (
     MODE,
     MU,
@@ -30,6 +29,8 @@ from .certificate import (
     DeviceProjection,
     left_on_device,
 )
+from .guess import NORMAL, normal_bend, normal_leap
+from .memory import offence, repeats_memory, span, vectors_last
 from .tables import Shape, build
 
 DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 4, torch.float64: 8}
@@ -97,7 +98,7 @@ class Projector:
         self._check()
         axes = axis if isinstance(axis, list) else [axis] * len(self.tensors)
         self.axes = [
-            normal_axes(filter_axes(x) if along is None else along, x.ndim, name)
+            normal_axes(filter_axes(x.ndim) if along is None else along, x.ndim, name)
             for x, along, name in zip(self.tensors, axes, self.names, strict=True)
         ]
         self._prepare()
@@ -122,7 +123,7 @@ class Projector:
         self._refuse_overlap()
 
     def _refuse_overlap(self) -> None:
-        spans = sorted((*_span(x), name) for x, name in zip(self.outputs, self.names, strict=True))
+        spans = sorted((*span(x), name) for x, name in zip(self.outputs, self.names, strict=True))
         for (_, end, one), (start, _, other) in pairwise(spans):
             if start < end:
                 raise InvalidInput(f"{one} and {other} share memory; give tied ones only once")
@@ -158,7 +159,7 @@ class Projector:
         item, axes = x.element_size(), self.axes[i]
         shape = Shape.of(x.shape, x.stride(), item, axes, (x.data_ptr(), out.data_ptr()))
         if shape is None or x.stride() != out.stride():
-            stage = self.staged[i] = _vectors_last(x, axes)
+            stage = self.staged[i] = vectors_last(x, axes)
             shape = Shape.of(x.shape, stage.stride(), item, axes, (stage.data_ptr(),))
             assert shape is not None
         return shape
@@ -279,7 +280,7 @@ class Projector:
                 )
             known = left_on_device(guesses, self.groups, self.device)
             if known is None:
-                settings[:, 1] = [multiplier(guess) for guess in guesses]
+                settings[:, 1] = [multiplier_of(guess) or 0.0 for guess in guesses]
         if self.written is None or not np.array_equal(settings, self.written):
             self.settings.copy_(torch.from_numpy(settings), non_blocking=True)
             self.written = settings
@@ -321,29 +322,21 @@ class Projector:
                     f"{self.names[0 if self.shared else group]}: an entry of the answer is out of "
                     "the range of its dtype; scale the vectors down first"
                 )
+
+    def refuse_plain(self) -> None:
+        """Raise where a vector of length 1, which no kernel looks at, is not finite."""
         for i in self.plain:
-            if not bool(torch.isfinite(self.tensors[i]).all()):
-                raise NonFiniteInput(_offence(self.tensors[i], self.axes[i], self.names[i]) or "")
+            found = offence(self.tensors[i], self.axes[i], self.names[i])
+            if found is not None:
+                raise NonFiniteInput(found)
 
     def offender(self, group: int = 0) -> str | None:
         """Which entry of a group is not finite, looked up in the tensors as they are now."""
         for i in range(len(self.tensors)) if self.shared else [group]:
-            found = _offence(self.tensors[i].detach(), self.axes[i], self.names[i])
+            found = offence(self.tensors[i].detach(), self.axes[i], self.names[i])
             if found is not None:
                 return found
         return None
-
-
-def _offence(x: Tensor, axes: tuple[int, ...], name: str) -> str | None:
-    bad = ~torch.isfinite(x)
-    if not bool(bad.any()):
-        return None
-    at = tuple(int(k) for k in bad.nonzero()[0])
-    entry = tuple(at[a] for a in axes)
-    vector = tuple(k for a, k in enumerate(at) if a not in axes)
-    where = f"vector {_plain(vector)}, " if vector else ""
-    value = float(x[at])
-    return f"{name}: {where}index {_plain(entry)} is {value}; expected finite numbers"
 
 
 def kernel_module() -> Any:
@@ -353,74 +346,3 @@ def kernel_module() -> Any:
     except ImportError as error:
         raise missing_extra("triton", "torch") from error
     return triton_launch
-
-
-NORMAL = math.sqrt(2.0 / math.pi)  # Σ|c|/(√n ‖c‖₂) of normal entries
-
-
-@functools.lru_cache(maxsize=1024)
-def normal_leap(ratio: float) -> float:
-    """Where the search goes from μ = 0: over the slope there and times √n β, a multiplier.
-
-    For normal entries and a threshold of τ deviations, Σ[|c| − t]₊/(√n ‖[|c| − t]₊‖₂) is a known
-    function of τ; this finds the τ at which it is ``ratio``. Its slope at 0 is NORMAL² − 1.
-    """
-    low, high = 0.0, 8.0
-    for _ in range(40):
-        tau = 0.5 * (low + high)
-        low, high = (tau, high) if _normal_ratio(tau) > ratio else (low, tau)
-    return low * (1.0 - NORMAL * NORMAL)
-
-
-@functools.lru_cache(maxsize=1024)
-def normal_bend(leap: float) -> float:
-    """μ g″/g′ at the root that `normal_leap` found: by how much Newton's steps miss it."""
-    tau, h = max(leap / (1.0 - NORMAL * NORMAL), 0.01), 1e-3
-    left, middle, right = (_normal_ratio(tau + k * h) for k in (-1, 0, 1))
-    return tau * (right - 2.0 * middle + left) / h / (0.5 * (right - left))
-
-
-def _normal_ratio(tau: float) -> float:
-    """Σ[|c| − t]₊/(√n ‖[|c| − t]₊‖₂) of normal entries, for t of τ deviations."""
-    density = math.exp(-0.5 * tau * tau) / math.sqrt(2.0 * math.pi)
-    beyond = 0.5 * math.erfc(tau / math.sqrt(2.0))
-    s = 2.0 * (density - tau * beyond)
-    q = 2.0 * ((1.0 + tau * tau) * beyond - tau * density)
-    return s / math.sqrt(max(q, 1e-300))
-
-
-def filter_axes(x: Tensor) -> tuple[int, ...]:
-    """Every axis but the first; the only one of a 1-d tensor."""
-    return tuple(range(min(1, x.ndim - 1), x.ndim))
-
-
-def multiplier(guess: Any) -> float:
-    """A guess as a number; 0 where there is none."""
-    if guess is None:
-        return 0.0
-    mu = float(guess.multiplier if isinstance(guess, Projection) else guess)
-    if not 0.0 <= mu < math.inf:
-        raise InvalidInput(f"start is {mu}; expected a multiplier, a finite number >= 0")
-    return mu
-
-
-def repeats_memory(x: Tensor) -> bool:
-    """Whether two entries of a tensor lie at one address."""
-    extent = 1
-    for step, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1 and step < extent:
-            return True
-        extent += (size - 1) * step
-    return False
-
-
-def _vectors_last(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Memory for a tensor of this shape in which every vector lies in one piece."""
-    order = [a for a in range(x.ndim) if a not in axes] + list(axes)
-    stage = torch.empty([x.shape[a] for a in order], dtype=x.dtype, device=x.device)
-    return stage.permute([order.index(a) for a in range(x.ndim)])
-
-
-def _span(x: Tensor) -> tuple[int, int]:
-    last = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()

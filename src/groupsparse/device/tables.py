@@ -19,10 +19,12 @@ from ..layout import memory_view
 Table = NDArray[np.int64]
 
 # Kinds of segments; the kernel has the same numbers. Tiles: vectors × entries.
-ROWS_16, ROWS_64, ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = range(8)
+ROWS_16, ROWS_64, ROWS_128, ROWS_LONG, ROWS_LONGER = range(5)
+ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = range(5, 9)
 TILES = {
     ROWS_16: (128, 16),
     ROWS_64: (16, 64),
+    ROWS_128: (8, 128),
     ROWS_LONG: (8, 128),
     ROWS_LONGER: (2, 512),
     ROWS_LOOSE: (16, 32),  # rows that begin anywhere, so that no load can be wide
@@ -31,7 +33,7 @@ TILES = {
     COLUMNS: (8, 128),
 }
 # What a byte costs beside one of long rows that can be loaded in wide pieces.
-COSTS = {ROWS_16: 1.5, ROWS_64: 1.2, ROWS_LOOSE: 3.5, COLUMNS_16: 1.5, COLUMNS: 1.2}
+COSTS = {ROWS_16: 1.5, ROWS_64: 1.2, ROWS_128: 1.2, ROWS_LOOSE: 3.5, COLUMNS_16: 1.5, COLUMNS: 1.2}
 # Too long for a tile: two numbers wait per vector.
 KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, COLUMNS)
 LIMITS = {1: float(np.finfo(np.float32).max), 2: 3.3895313892515355e38, 4: 65504.0}
@@ -112,8 +114,9 @@ def kind_of(shape: Shape, share: float) -> int:
         return ROWS_16
     if not shape.aligned:
         return ROWS_LOOSE
-    if shape.length <= TILES[ROWS_64][1]:
-        return ROWS_64
+    for kind in (ROWS_64, ROWS_128):
+        if shape.length <= TILES[kind][1]:
+            return kind
     # Few long vectors for each program: tiles of eight would stay half empty.
     return ROWS_LONGER if shape.length >= 1024 and share < 32 * size else ROWS_LONG
 

@@ -16,7 +16,8 @@ from ..bundle import rebuilt
 from ..errors import InvalidInput, UnsupportedType
 from ..layout import Axis, normal_axes
 from ..result import Projection
-from .plan import Projector, filter_axes, repeats_memory
+from .memory import repeats_memory
+from .plan import Projector
 
 # Plans of earlier calls. They hold workspace, about a hundredth of their tensors, and no tensor.
 REMEMBERED = 16
@@ -74,6 +75,7 @@ def solve(
     with _lock:
         plan = _plan(tensors, outputs, axes, shared=True, tol=tol, names=names)
         try:
+            plan.refuse_plain()
             plan.launch(hoyer, start)
             plan.raise_if_refused()
             [found] = plan.certificates(plan.report.clone())
@@ -108,12 +110,8 @@ def project_each_(
     names = [f"tensors[{key!r}]" for key in keys]
     members = [tensors[key] for key in keys]
     check_place(members, names)
-    along = [
-        normal_axes(filter_axes(x) if axis is None else axis, x.ndim, name)
-        for x, axis, name in zip(members, axes, names, strict=True)
-    ]
     with _lock:
-        plan = _plan(members, None, along, shared=shared, tol=tol, names=names)
+        plan = _plan(members, None, list(axes), shared=shared, tol=tol, names=names)
         try:
             plan.launch(targets, start)
             found = plan.certificates(plan.report.clone())
@@ -135,9 +133,10 @@ def _plan(
 ) -> Projector:
     """A plan for these tensors: an earlier call's, if one was as these are."""
     stream = torch.cuda.current_stream(tensors[0].device).cuda_stream if tensors[0].is_cuda else 0
-    lies = [(*_lies(x), along) for x, along in zip(tensors, axes, strict=True)]
+    lie = tuple(map(_lies, tensors))
     goals = None if outputs is None else tuple(map(_lies, outputs))
-    key = (stream, shared, tol, tuple(lies), goals, tuple(names))
+    along = tuple(tuple(a) if isinstance(a, list) else a for a in axes)
+    key = (stream, shared, tol, lie, goals, along, tuple(names))
     plan = _plans.get(key)
     if plan is None:
         plan = Projector(

@@ -67,7 +67,3 @@ def create(name: str | None, blocks: Sequence[Block]) -> Kernel:
             raise missing_extra("torch", "torch") from error
         return TorchKernel(blocks)
     raise InvalidInput(f"kernel is {name!r}; expected 'reference', 'numba' or 'torch'")
-
-
-# Up to this many entries a plain pass costs less than anything that would save passes.
-SMALL = 1 << 14

@@ -44,8 +44,8 @@ from .triton_tiles import LEAST, MOST, finished_sums, power_of_two
 from .triton_write import VALUE_FIELDS, segment_write, split_write
 
 # Kinds of segments, and the tiles that they are walked in; see ``device/tables.py``.
-ROWS_16, ROWS_64, ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = (
-    tl.constexpr(i) for i in range(8)
+(ROWS_16, ROWS_64, ROWS_128, ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS) = (
+    tl.constexpr(i) for i in range(9)
 )
 SPLIT_STEP = tl.constexpr(1024)
 SIXTEEN_BITS = tl.constexpr(2 | 4)  # dtypes: with these alone a load of 16 bytes has 8 entries
@@ -93,26 +93,31 @@ def _walk(table, kind, unit, end, mu, unscaled, tops, factors,
                 table, unit, end, mu, unscaled, tops, factors,
                 16, 64, True, False, True, DTYPES, WIDE)
     if KINDS & 4:
+        if kind == ROWS_128:
+            total, slope, upper, flaws, longest = segment_sums(
+                table, unit, end, mu, unscaled, tops, factors,
+                8, 128, True, False, True, DTYPES, WIDE)
+    if KINDS & 8:
         if kind == ROWS_LONG:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
                 8, LONG, False, False, True, DTYPES, WIDE)
-    if KINDS & 8:
+    if KINDS & 16:
         if kind == ROWS_LONGER:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
                 2, 512, False, False, True, DTYPES, WIDE)
-    if KINDS & 16:
+    if KINDS & 32:
         if kind == ROWS_LOOSE:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
                 16, 32, False, False, False, DTYPES, WIDE)
-    if KINDS & 64:
+    if KINDS & 128:
         if kind == COLUMNS_16:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
                 128, 16, True, True, False, DTYPES, WIDE)
-    if KINDS & 128:
+    if KINDS & 256:
         if kind == COLUMNS:
             total, slope, upper, flaws, longest = segment_sums(
                 table, unit, end, mu, unscaled, tops, factors,
@@ -144,7 +149,7 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
         end = tl.load(segment + (SAMPLE_END if mode == SAMPLE else END))
         part = parts + tl.load(segment + PART) * PART_FIELDS
         unscaled = (mode <= FIRST).to(tl.int32)
-        if (KINDS & 32 != 0) and (kind == SPLIT):
+        if (KINDS & 64 != 0) and (kind == SPLIT):
             split = tl.load(segment + VECTOR)
             top = tl.load(values + split * SPLIT_VALUES + TOP, volatile=True)
             index_in_tensor = tl.load(segment + PART)
@@ -161,7 +166,7 @@ def _pass_over(segment, index, tensors, state, parts, raw, values, tops, factors
         elif mode == TIES:
             low, high = tl.load(row + TIE_LOW), tl.load(row + TIE_HIGH)
             alpha = tl.load(row + ALPHA, volatile=True)
-            if (KINDS & 192 != 0) and (kind >= COLUMNS_16):
+            if (KINDS & 384 != 0) and (kind >= COLUMNS_16):
                 if kind == COLUMNS_16:
                     gain = segment_ties(table, unit, end, low, high, alpha, 128, 16, True,
                                         DTYPES, WIDE)
@@ -293,7 +298,7 @@ def solve_groups(tensors, segments, programs, groups, splits, settings, state, p
             _pass_over(segments + index * SEGMENT_FIELDS, index, tensors, state, parts, raw,
                        values, tops, factors, KINDS, ALIGNED, DTYPES, WIDE)
         meet(counters)
-        if KINDS & 32:
+        if KINDS & 64:
             for v in range(pid, n_splits, count):
                 _join(splits + v * SPLIT_FIELDS, values + v * SPLIT_VALUES, tensors, state, parts,
                       raw, WIDE, BLOCK)
@@ -328,7 +333,7 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
         low, high, alpha = tl.load(row + TIE_LOW), tl.load(row + TIE_HIGH), tl.load(row + ALPHA)
         keep = ((mode < CONVERGED) | (mode > STALLED)).to(tl.int32)
         alpha = tl.where(mode == TIED, alpha, 1.0)
-        if KINDS & 32:
+        if KINDS & 64:
             if kind == SPLIT:
                 value = values + tl.load(segment + VECTOR) * SPLIT_VALUES
                 split_write(table, tl.load(segment + PART), unit, end, mu, keep, low, high, alpha,
@@ -342,22 +347,26 @@ def write_groups(tensors, segments, programs, state, values, tops, factors, resu
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
                               16, 64, True, False, True, DTYPES, WIDE, IN_PLACE)
         if KINDS & 4:
+            if kind == ROWS_128:
+                segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
+                              8, 128, True, False, True, DTYPES, WIDE, IN_PLACE)
+        if KINDS & 8:
             if kind == ROWS_LONG:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
                               8, LONG, False, False, True, DTYPES, WIDE, IN_PLACE)
-        if KINDS & 8:
+        if KINDS & 16:
             if kind == ROWS_LONGER:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
                               2, 512, False, False, True, DTYPES, WIDE, IN_PLACE)
-        if KINDS & 16:
+        if KINDS & 32:
             if kind == ROWS_LOOSE:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
                               16, 32, False, False, False, DTYPES, WIDE, IN_PLACE)
-        if KINDS & 64:
+        if KINDS & 128:
             if kind == COLUMNS_16:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
                               128, 16, True, True, False, DTYPES, WIDE, IN_PLACE)
-        if KINDS & 128:
+        if KINDS & 256:
             if kind == COLUMNS:
                 segment_write(table, unit, end, mu, keep, low, high, alpha, tops, factors, result,
                               8, 128, False, True, False, DTYPES, WIDE, IN_PLACE)

@@ -90,6 +90,7 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
         address, offsets, rows, slots = tile_place(
             u, first, end, base, item, stride, inner, slot, R, COLUMNS)
         if SINGLE:
+            # Short vectors: with a step that the compiler does not know, a thread gets all of one.
             along = cols * step if C == 16 else cols
             mask = rows[:, None] & (cols < length)[None, :]
             at = offsets[:, None] + along[None, :]
@@ -98,8 +99,7 @@ def segment_sums(table, first, end, mu, unscaled, tops, factors,
             exponent = exponent_of(top, WIDE)
             scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
             high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
-            d = c * scale[:, None] - high[:, None] - low[:, None]
-            d = tl.maximum(d, 0.0)
+            d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
             s = tl.sum(d, 1)
             q = tl.sum(d * d, 1)
             n = tl.sum(tl.where(d > 0.0, 1.0, 0.0), 1)

@@ -71,8 +71,7 @@ def _signed(x, z, back):
 def _lone_entries(c, top, entry, where, main, others, WIDE: tl.constexpr):
     """A corner's entries: the first of the largest, its equals, and nothing else."""
     largest = c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]
-    first = entry == where[:, None]
-    lone = tl.where(first, main[:, None], others[:, None])
+    lone = tl.where(entry == where[:, None], main[:, None], others[:, None])
     return tl.where(largest, lone, 0.0)
 
 
@@ -116,15 +115,13 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
             exponent = exponent_of(top, WIDE)
             scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
             high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
-            d = c * scale[:, None] - high[:, None] - low[:, None]
-            d = tl.maximum(d, 0.0)
+            d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
             _, _, factor = finished_sums(tl.sum(d, 1), tl.sum(d * d, 1), top, high, WIDE)
             factor = tl.where(keep != 0, 1.0, factor)
             z = d * factor[:, None]
             corner = rows & (factor == 0.0)
             if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                least = (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]
-                tied = (c >= least) & mask
+                tied = (c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]) & mask
                 m = tl.sum(tl.where(tied, 1.0, 0.0), 1)
                 entry = cols[None, :] + tl.zeros(c.shape, tl.int32)
                 where = tl.min(tl.where(tied, entry, 1 << 30), 1)

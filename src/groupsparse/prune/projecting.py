@@ -59,11 +59,26 @@ def project_(
         raise InvalidInput(f"values is {values!r}; expected one of {VALUES}")
     groups = groups_of(model, plan)
     parameters = [local(m.target.parameter) for group in groups for m in group.members]
+    _refuse_on_device(groups)
     originals = [p.clone() for p in parameters] if values == "original" else []
     projections = project_groups_(groups, [group.hoyer for group in groups], None)
     for parameter, original in zip(parameters, originals, strict=False):
         parameter.copy_(original.masked_fill_(parameter == 0, 0))
     return projections
+
+
+def _refuse_on_device(groups: Sequence[Group]) -> None:
+    """Raise for CUDA parameters what the core, which does not wait for them, cannot raise."""
+    targets = [member.target for group in groups for member in group.members]
+    waiting = [t for t in targets if t.parameter.is_cuda and not is_sharded(t.parameter)]
+    if not waiting:
+        return
+    fine = torch.stack([t.parameter.isfinite().all() for t in waiting]).tolist()
+    for target in (t for t, good in zip(waiting, fine, strict=True) if not good):
+        at = tuple((~target.parameter.isfinite()).nonzero()[0].tolist())
+        raise NonFiniteInput(
+            f"{target.name}: index {at} is {float(target.parameter[at])}; expected finite numbers"
+        )
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from ..errors import InvalidInput
 from ..projection import project_each_
 from ..storage import Store, Stored, open_store
 from ..storage.choose import choose
-from ..storage.measure import Measures, filter_axes, measure
+from ..storage.measure import Measures, axes_of, measure
 from ..storage.shared import Part, SharedProjection
 from .checkpoints import save
 from .ordering import Cutoff, Scores, common_dtype, first_true, kth_smallest
@@ -66,7 +66,7 @@ def prune_checkpoint(
         if value not in ("model", "layer"):
             raise InvalidInput(f"{name} is {value!r}; expected 'model' or 'layer'")
     store = open_store(source)
-    along = axes or (lambda tensor: filter_axes(len(tensor.shape)))
+    along = axes or (lambda tensor: axes_of(len(tensor.shape)))
     chosen = choose(store.tensors, targets, ignore)
     before: dict[str, Measures] = {}
     beside = [_beside(out, part) for part in ("projected", "cut")]

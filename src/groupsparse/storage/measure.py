@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
-from ..layout import Axis, arrange, normal_axes
+from ..layout import Axis, arrange, filter_axes, normal_axes
 from ..sparsity import average_hoyer
 from .stored import Stored
 
@@ -23,10 +23,10 @@ class Measures(NamedTuple):
     vectors: int
 
 
-def filter_axes(ndim: int, axis: Axis | str = "filters") -> tuple[int, ...]:
+def axes_of(ndim: int, axis: Axis | str = "filters") -> tuple[int, ...]:
     """Where the vectors lie: along every axis but the first, unless ``axis`` says otherwise."""
     if axis == "filters":
-        return tuple(range(min(1, ndim - 1), ndim))
+        return filter_axes(ndim)
     assert not isinstance(axis, str)
     return normal_axes(axis, ndim, "the tensor")
 
@@ -54,7 +54,7 @@ def measured(values: NDArray[Any], tensor: Stored) -> Measures:
     """What ``inspect`` shows of a tensor: rows and filters are the vectors."""
     if not tensor.floating or tensor.size == 0 or not tensor.shape:
         return Measures(values.size - _nonzero(values), float("nan"), 0)
-    return measure(values, filter_axes(len(tensor.shape)))
+    return measure(values, axes_of(len(tensor.shape)))
 
 
 def _nonzero(values: NDArray[Any]) -> int:
