@@ -34,10 +34,9 @@ from experiments.imagenet_distil import (
     recalibrate,
 )
 from experiments.imagenet_methods import Methods, state_of, zeros_per_layer
-from experiments.imagenet_report import LEVELS, summary
+from experiments.imagenet_report import LEVELS, NAME, summary
 from experiments.imagenet_sets import find, load_images
 
-NAME = "imagenet_resnet50"
 FIRST_LEVELS = (0.8, 0.9, 0.7)  # distilled first, where the methods are furthest apart
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import (
+    imagenet_report,
     nmf_cbcl,
     nmf_orl,
     nmf_scaling,
@@ -22,16 +23,18 @@ from experiments import (
     record,
     report_cifar,
     report_cifar_figure,
+    report_cifar_table2,
 )
 from experiments.tables import table
 
 HEAD = """# The paper's experiments, measured again
 
 Made by `python -m experiments.report` from the JSON files in `records/`; each of them names its
-commit, command, seed, versions and machine. Accuracies are the mean of the last three epochs,
-never the best one. Recipes were chosen on 5 000 images held out of the training set; the test set
-was only used for Tables 1 and 2. *Zeros* are the fraction of exactly zero entries among the
-parameters of convolutions and linear layers; *Hoyer* is the target of the projection."""
+commit, command, seed, versions and machine. Accuracies on CIFAR-10 are the mean of the last three
+epochs, never the best one. Recipes were chosen on 5 000 images held out of the training set; the
+test set was only used for Tables 1 and 2. *Zeros* are the fraction of exactly zero entries among
+the parameters of convolutions and linear layers; *Hoyer* is the target of the projection. What all
+of this means for a user is in `docs/choosing_a_method.md`."""
 
 COMMANDS = (
     ("recipe search, Tables 1 and 2, in a time budget", "gpu_session --data DIR --seeds 0 1 2"),
@@ -55,6 +58,7 @@ def page(folder: Path = record.RECORDS) -> str:
         HEAD,
         table(["what", "command"], commands),
         *report_cifar.sections(found),
+        report_cifar_table2.section(found),
         *_general(found),
         *_factorisation(found, folder),
     ]
@@ -68,6 +72,8 @@ def _general(found: dict[str, Any]) -> list[str]:
         results = each["results"]
         if not isinstance(results, dict) or not isinstance(results.get("table"), dict):
             continue
+        if name == imagenet_report.NAME:
+            results = imagenet_report.refreshed(results)
         parts = [f"## {results.get('title', name)}"]
         if results.get("note"):
             parts.append(results["note"])
@@ -83,9 +89,8 @@ def source(name: str, each: dict[str, Any]) -> str:
     """Where a table comes from."""
     machine = each["machine"]
     place = machine.get("gpu") or f"{machine['processor']}, {machine['cores']} cores"
-    commit = (each["commit"] or "unknown")[:10]
     return (
-        f"Source: `records/{name}.json` (commit {commit}, {place}, torch "
+        f"Source: `records/{name}.json` ({report_cifar.commit_of(each)}, {place}, torch "
         f"{each['versions'].get('torch', '–')}, {each['seconds']:.0f} s)."
     )
 
