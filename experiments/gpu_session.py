@@ -2,30 +2,31 @@
 
     python -m experiments.gpu_session --data DIR --state DIR --budget-seconds 380
 
-Runs of all networks go side by side. What is most valuable comes first; what finished is a line of
-``runs.jsonl`` at once, so that a second call with the same folders goes on, and a killed one has
-lost nothing that was finished. ``--dry-run`` lists the jobs.
+Runs go side by side, those of the networks in ``--last`` after all others: an epoch of ResNet-110
+takes as long as seven of VGG-16. What is most valuable comes first. What finished is a line of
+``runs.jsonl`` at once, and a record at the end; a second call goes on from both (``--fresh``: from
+nothing), and a killed one has lost nothing that was finished. ``--dry-run`` lists the jobs.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from experiments import candidates, recipe, record, table1, table2
 from experiments.cifar import data_folder, load_cifar10
+from experiments.earlier import choice_in, records_of
 from experiments.fleet import Fleet, measure
 from experiments.jobs import Job, Journal, Schedule, Setting, model_epochs
-from experiments.runs import write_records
+from experiments.runs import TABLES, write_records
 from experiments.slot import Data, Settings
-
-TABLES = ("recipe", "table2", "table1")
 
 
 def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -36,7 +37,8 @@ def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argpar
     add("--out", type=Path, default=record.RECORDS, help="where the records go")
     add("--state", type=Path, default=record.ROOT / "build" / "fleet", help="to go on from")
     add("--resume", type=Path, nargs="*", default=[], help="runs.jsonl of earlier sessions")
-    add("--choice", type=Path, help="choice.json of an earlier session")
+    add("--choice", type=Path, help="choice.json of an earlier session, or one of its records")
+    add("--fresh", action="store_true", help="not from the records in --out; they are replaced")
     add("--tables", nargs="+", choices=TABLES, default=list(tables))
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add("--epochs", type=int, default=12)
@@ -55,6 +57,9 @@ def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argpar
     add("--table2-seeds", type=int, nargs="+", default=[0])
     add("--slots", type=int, default=7, help="runs of the main network side by side")
     add("--table2-slots", type=int, default=1, help="of each network of Table 2")
+    add("--last", nargs="*", default=["resnet110"], help="networks that wait for all others")
+    add("--last-slots", type=int, default=3, help="of each of these")
+    add("--measure", action="store_true", help="first the seconds of an epoch, alone and not")
     add("--budget-seconds", type=float)
     add("--began", type=float, help="when the budget's clock started, in seconds since 1970")
     add("--journal-only", action="store_true", help="no networks on the disk, and no records")
@@ -114,21 +119,32 @@ class Plan:
         late = time.monotonic() - self.began > self.options.search_seconds
         if not over and not late:
             return None
+        kept: list[Job] = []
         if not over:
+            # What was trained already is worth its finetuning, but not before the tables.
+            begun = schedule.running | schedule.finished
+            kept = [
+                replace(job, priority=(recipe.LAST, *job.priority[1:]))
+                for job in self.search
+                if job.parent in begun and job.name not in begun
+            ]
             schedule.withdraw(self.search)
-        return self.decided(schedule.journal)
+        return [*kept, *self.decided(schedule.journal)]
 
     def decided(self, journal: Journal) -> list[Job]:
         """Choose, and say so."""
-        if self.remembered.exists():
-            self.choice = recipe.Choice(**json.loads(self.remembered.read_text(encoding="utf-8")))
+        new = self.choice is None
+        if self.choice is not None:
+            pass
+        elif self.remembered.exists():
+            self.choice = recipe.Choice(**choice_in(self.remembered))
         else:
             searched = setting_of(self.options, "recipe")
             self.choice = recipe.choose(journal.done.values(), searched)
             if self.search and not self.options.dry_run:
                 text = json.dumps(asdict(self.choice), indent=1)
                 self.remembered.write_text(text, encoding="utf-8")
-        if not self.options.dry_run:
+        if new and not self.options.dry_run:
             journal.say({"choice": asdict(self.choice)})
             say(self.began, f"chosen on held-out images: {self.choice}")
         jobs: list[Job] = []
@@ -159,7 +175,8 @@ def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None)
     if options.began is not None:
         began -= max(time.time() - options.began, 0.0)
     plan = Plan(options, began)
-    journal = Journal(options.state, options.resume, networks=not options.journal_only)
+    earlier = [] if options.fresh else records_of(options.out, TABLES)
+    journal = Journal(options.state, [*earlier, *options.resume], networks=not options.journal_only)
     if options.dry_run:
         dry_run(plan, journal)
         return
@@ -168,29 +185,63 @@ def main(tables: Sequence[str] = TABLES, arguments: Sequence[str] | None = None)
     say(began, "started")
     data = load(options, device)
     say(began, "data loaded")
-    slots: dict[str, int] = {}
-    if set(options.tables) & {"recipe", "table1"}:
-        slots[options.network] = options.slots
-    if "table2" in options.tables:
-        slots |= dict.fromkeys(options.table2_networks, options.table2_slots)
-    settings = Settings(batch=options.batch, smoothing=options.smoothing)
-    deadline = None if options.budget_seconds is None else began + options.budget_seconds
-    fleet = Fleet(data, settings, slots, deadline)
-    say(began, f"{len(fleet.slots)} networks ready")
-    speeds = {network: measure(fleet, network) for network in slots}
-    for network, speed in speeds.items():
-        fleet.epoch_seconds[network] = speed["side by side"] * slots[network]
-    say(began, f"seconds an epoch: {speeds}")
     hidden = ("data", "out", "state", "resume", "choice", "began")  # of this machine
     about = {k: v for k, v in vars(options).items() if k not in hidden}
-    journal.begin({**record.provenance(), "options": about, "seconds per epoch": speeds})
+    journal.begin({**record.provenance(), "options": about})
     try:
-        fleet.run(plan.first(), journal, plan.then)
+        for slots in turns(options):
+            work(plan, journal, data, slots)
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
     finally:
         journal.say({"seconds": round(time.monotonic() - began, 1)})
         if not options.journal_only:
             for path in write_records(journal, options.out):
                 print(f"wrote {path.name}", flush=True)
+
+
+def turns(options: argparse.Namespace) -> list[dict[str, int]]:
+    """Networks and how many of each go side by side: at first all but the last, then these."""
+    slots: dict[str, int] = {}
+    if set(options.tables) & {"recipe", "table1"}:
+        slots[options.network] = options.slots
+    if "table2" in options.tables:
+        beside = options.table2_slots if slots else options.last_slots
+        slots |= dict.fromkeys(options.table2_networks, beside)
+    late = [network for network in slots if network in options.last]
+    first = {network: count for network, count in slots.items() if network not in late}
+    return [turn for turn in (first, dict.fromkeys(late, options.last_slots)) if turn]
+
+
+def work(plan: Plan, journal: Journal, data: Data, slots: dict[str, int]) -> None:
+    """Run the jobs of these networks; the graphs and the memory of others are gone by then."""
+    options, began = plan.options, plan.began
+    deadline = None if options.budget_seconds is None else began + options.budget_seconds
+    if deadline is not None and time.monotonic() > deadline:
+        return
+    jobs = [job for job in plan.first() if job.network in slots]
+    searching = any(job.table == "recipe" for job in jobs)
+    if not searching:
+        jobs += [job for job in plan.decided(journal) if job.network in slots]
+        if not Schedule(jobs, journal).open():
+            return
+    settings = Settings(batch=options.batch, smoothing=options.smoothing)
+    fleet = Fleet(data, settings, slots, deadline)
+    say(began, f"{len(fleet.slots)} networks ready")
+    if options.measure:
+        speeds = {network: measure(fleet, network) for network in slots}
+        for network, speed in speeds.items():
+            fleet.epoch_seconds[network] = speed["side by side"] * slots[network]
+        say(began, f"seconds an epoch: {speeds}")
+        before = journal.sessions[-1].get("seconds per epoch", {})
+        journal.say({"seconds per epoch": before | speeds})
+
+    def later(schedule: Schedule) -> list[Job] | None:
+        found = plan.then(schedule)
+        return None if found is None else [job for job in found if job.network in slots]
+
+    fleet.run(jobs, journal, later if searching else None)
 
 
 def say(began: float, what: str) -> None:
@@ -206,7 +257,7 @@ def dry_run(plan: Plan, journal: Journal) -> None:
         print(f"{'.'.join(map(str, job.priority)):>7}  {job.name}: {state}")
     for key, epochs in candidates.tables_of(jobs).items():
         print(f"{key}: {epochs} model-epochs")
-    left = [job for job in jobs if job.name not in journal.done]
+    left = Schedule(jobs, journal).open()  # trunks whose networks are gone as well
     print(f"{len(jobs)} jobs, {model_epochs(jobs)} model-epochs, {model_epochs(left)} of them left")
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.earlier import lines_of
+
 
 @dataclass(frozen=True)
 class Method:
@@ -174,7 +176,7 @@ class Journal:
     folder : Path
         Where ``runs.jsonl`` and the networks lie.
     earlier : sequence of Path
-        Lines of other sessions, for instance brought back from a machine that is gone.
+        Lines of other sessions, for instance brought back from a machine that is gone, or records.
     networks : bool
         Whether networks are written at all: on a machine that is gone afterwards nobody reads them.
 
@@ -194,6 +196,11 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "runs.jsonl"
         for path in (*self.earlier, self.path):
+            if path.suffix == ".json":
+                sessions, lines = lines_of(path, self.sessions)
+                self.sessions += sessions
+                self.done |= {line["name"]: line for line in lines}
+                continue
             before = len(self.sessions)
             for line in read_lines(path):
                 if "session" in line:

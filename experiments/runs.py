@@ -3,6 +3,8 @@
 Journals that were brought back from another machine become records by
 
     python -m experiments.runs FOLDER/runs.jsonl ...
+
+What the records held before stays, unless a journal has the same run.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import record
+from experiments.earlier import OF_JOB, ORIGIN, records_of
 from experiments.jobs import Journal
 
-_KEPT = ("label", "level", "epochs", "rate", "schedule", "cut", "parent", "split")
-_ORIGIN = ("command", "utc", "commit", "dirty", "machine", "versions")
+TABLES = ("recipe", "table2", "table1")
 
 
 def write_records(journal: Journal, folder: Path) -> list[Path]:
@@ -39,15 +41,15 @@ def write_records(journal: Journal, folder: Path) -> list[Path]:
         sessions = [journal.sessions[number] for number in numbers]
         last = sessions[-1] if sessions else {}
         if len(sessions) > 1:
-            results["sessions"] = [{k: each.get(k) for k in _ORIGIN} for each in sessions]
+            results["sessions"] = [{k: each.get(k) for k in ORIGIN} for each in sessions]
         path = record.save(
             f"{table}_{network}_seed{seed}",
             results,
             seconds=sum(line["seconds"] for line in lines),
             seed=seed,
-            parameters={k: v for k, v in last.items() if k not in _ORIGIN},
+            parameters={k: v for k, v in last.items() if k not in ORIGIN},
             folder=folder,
-            origin={k: last[k] for k in _ORIGIN} if last else None,
+            origin={k: last[k] for k in ORIGIN} if last else None,
         )
         paths.append(path)
     return paths
@@ -58,7 +60,7 @@ def _run(line: dict[str, Any], layers: list[str]) -> dict[str, Any]:
     job = line["job"]
     plain = {key: value for key, value in line.items() if key not in ("job", "zeros")}
     method = {k: v for k, v in job["method"].items() if v}
-    kept = {key: job[key] for key in _KEPT}
+    kept = {key: job[key] for key in OF_JOB}
     return {**plain, **kept, "method": method, "zeros": [line["zeros"][name] for name in layers]}
 
 
@@ -68,8 +70,9 @@ def main() -> None:
     parser.add_argument("journals", type=Path, nargs="+", help="runs.jsonl, the oldest first")
     parser.add_argument("--out", type=Path, default=record.RECORDS)
     options = parser.parse_args()
+    earlier = [*records_of(options.out, TABLES), *options.journals]
     with tempfile.TemporaryDirectory() as empty:
-        journal = Journal(Path(empty), options.journals)
+        journal = Journal(Path(empty), earlier)
     for path in write_records(journal, options.out):
         print(f"wrote {path.name}")
 

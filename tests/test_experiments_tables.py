@@ -125,7 +125,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_session_and_its_page(
     session: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu_session.main(arguments=session)
+    gpu_session.main(arguments=[*session, "--measure"])
     first = capsys.readouterr().out
     assert "chosen on held-out images" in first
     assert "side by side" in first
@@ -162,6 +162,54 @@ def test_a_session_and_its_page(
     assert "**Not run**" in page
     assert "seed 2" in page
     assert f"{runs['random', 0.98]['accuracy']:.2f}" in page
+
+
+def test_the_last_networks_wait_and_records_are_gone_on_from(
+    session: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = ["--last", "other", "--last-slots", "2", "--seeds", "0"]
+    gpu_session.main(arguments=[*session, *late])
+    said = capsys.readouterr().out
+    assert said.count("2 networks ready") == 2
+    assert "side by side" not in said
+    names = [each["name"] for each in read_lines(tmp_path / "state" / "runs.jsonl")
+             if "name" in each]  # fmt: skip
+    assert {name.split()[0] for name in names[-10:]} == {"other"}
+    assert not any(name.startswith("other") for name in names[:10])
+
+    # The state is gone, the records are there: only what is new runs, and nothing is lost.
+    before = record.load("table1_tiny_seed0", folder=tmp_path / "out")
+    fresh = ["--state", str(tmp_path / "new"), "--choice", str(tmp_path / "state" / "choice.json")]
+    gpu_session.main(arguments=[*session, *late, *fresh])
+    assert "networks ready" not in capsys.readouterr().out
+    assert record.load("table1_tiny_seed0", folder=tmp_path / "out") == before
+    gpu_session.main(arguments=[*session, *late, *fresh, "--seeds", "0", "1", "--journal-only"])
+    added = read_lines(tmp_path / "new" / "runs.jsonl")
+    assert {each["job"]["seed"] for each in added if "job" in each} == {1}
+
+    # A journal that is merged leaves what the records had; a fresh session does not.
+    lines = [json.dumps(each) for each in added]
+    first = next(each for each in before["results"]["runs"] if each["label"] == "magnitude")
+    again = {"name": first["name"], "accuracy": 1.0, "accuracies": [1.0], "seconds": 0.0}
+    job = next(
+        each["job"]
+        for each in read_lines(tmp_path / "state" / "runs.jsonl")
+        if each.get("name") == first["name"]
+    )
+    zeros = dict(zip(before["results"]["layers"], first["zeros"], strict=True))
+    (tmp_path / "more.jsonl").write_text(
+        "\n".join([*lines, json.dumps({**again, "job": job, "zeros": zeros})])
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        out = str(tmp_path / "out")
+        patch.setattr("sys.argv", ["runs", str(tmp_path / "more.jsonl"), "--out", out])
+        runs.main()
+    after = record.load("table1_tiny_seed0", folder=tmp_path / "out")["results"]
+    changed = [a["name"] for a, b in zip(after["runs"], before["results"]["runs"], strict=True)
+               if a["accuracy"] != b["accuracy"]]  # fmt: skip
+    assert changed == [first["name"]]
+    assert len(after["sessions"]) == 2
+    assert (tmp_path / "out" / "table1_tiny_seed1.json").exists()
 
 
 def test_a_budget_that_is_used_up(session: list[str], tmp_path: Path) -> None:
