@@ -1,39 +1,16 @@
-"""Real processes (gloo) for the tests of sharded tensors, and what crosses between them."""
+"""What the tests of sharded tensors compare, and what crosses between processes."""
 
 from __future__ import annotations
 
-import os
-import socket
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 import groupsparse as gs
-
-
-def spawn(world: int, scenario: Callable[[], None]) -> None:
-    """Run a function in that many processes; an error in one is raised here."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    mp.spawn(_work, args=(world, port, scenario), nprocs=world)
-
-
-def _work(rank: int, world: int, port: int, scenario: Callable[[], None]) -> None:
-    warnings.simplefilter("ignore")  # those of torch.distributed
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    try:
-        scenario()
-    finally:
-        dist.destroy_process_group()
 
 
 @contextmanager

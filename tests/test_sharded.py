@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import groupsparse as gs
 from groupsparse.errors import InvalidInput, NonFiniteInput, UnsupportedType
 from tests.agreement import TOLERANCES, check_projection, numpy_of, rows
-from tests.sharded_cases import check, same_everywhere, spawn, traffic
+from tests.processes import spawn
+from tests.sharded_cases import check, same_everywhere, traffic
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this PyTorch has no distributed")
 

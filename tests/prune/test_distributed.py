@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import socket
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from groupsparse import InvalidInput, NonFiniteInput, prune
 from groupsparse.prune.sharding import gather
+from tests.processes import spawn
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this PyTorch has no distributed")
 
@@ -192,24 +189,6 @@ def errors(folder: Path) -> None:
         assert torch.equal(new, old * (new != 0))
 
 
-def work(rank: int, port: int, scenario: Callable[[Path], None], folder: Path) -> None:
-    warnings.simplefilter("ignore")  # those of torch.distributed; ours are tested elsewhere
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    try:
-        scenario(folder)
-    finally:
-        dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("scenario", [ddp, fsdp, ties, errors])
 def test_two_processes(scenario: Any, tmp_path: Path) -> None:
-    mp.spawn(work, args=(free_port(), scenario, tmp_path), nprocs=2)
+    spawn(2, scenario, tmp_path)
