@@ -76,6 +76,8 @@ RECIPES: dict[str, Candidate] = {
         replace(_FINISHING, frozen=True, values="original"), per_level=True
     ),
     "GSP 0.9, every 30": Candidate(induced(0.9, every=30)),
+    "GSP 0.9, one threshold": Candidate(induced(0.9, budget="even")),
+    "GSP 0.8, one threshold": Candidate(induced(0.8, budget="even")),
     "GSP 0.9, momentum too": Candidate(induced(0.9, momentum=True)),
     "GSP 0.9, ramp to 90 %": Candidate(induced(0.9, until=0.9)),
     "GSP 0.9, stop at 70 %": Candidate(induced(0.9, stop=0.7)),

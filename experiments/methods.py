@@ -43,9 +43,20 @@ class Attached(Protocol):
         ...
 
 
-def plan_of(method: Method, target: float) -> prune.Plan:
-    """The plan with this target."""
-    return prune.Plan.paper(target) if method.budget == "paper" else prune.Plan(target)
+def plan_of(model: nn.Module, budget: str, target: float) -> prune.Plan:
+    """The plan with this target.
+
+    ``"even"``: one multiplier for the whole model, and layers priced so that it is one threshold
+    for the entries of all of them, as in magnitude pruning; else long filters get a lower one.
+    """
+    if budget == "paper":
+        return prune.Plan.paper(target)
+    plan = prune.Plan(target)
+    if budget == "even":
+        [group] = plan.resolve(model)
+        prices = {m.target.name: 1.0 / (m.length**0.5 - 1.0) for m in group.members}
+        plan = replace(plan, layer_weights=prices)
+    return plan
 
 
 def attach(slot: Slot, job: Job, steps: int) -> Attached | None:
@@ -80,7 +91,7 @@ class Induced:
         self.slot, self.method = slot, method
         self.inducer = prune.Inducer(
             slot.model,
-            plan_of(method, method.hoyer),
+            plan_of(slot.model, method.budget, method.hoyer),
             None,
             every=method.every,
             start=start,
@@ -174,21 +185,22 @@ def project_to_sparsity(model: nn.Module, level: float, budget: str, values: str
     """Project once, to the target at which that fraction of entries becomes zero; return it."""
     if level <= 0.0:
         return 0.0
-    target = target_of(model, level) if budget == "model" else _searched(model, level, budget)
-    prune.project_(model, plan_of(Method(budget=budget), target), values=values)
+    search = _searched if budget == "paper" else target_of
+    target = search(model, level, budget)
+    prune.project_(model, plan_of(model, budget, target), values=values)
     return target
 
 
 @torch.no_grad()
-def target_of(model: nn.Module, level: float) -> float:
+def target_of(model: nn.Module, level: float, budget: str = "model") -> float:
     """The target of the whole model at which the projection has this fraction of zeros.
 
-    An entry becomes zero where |c| (√n − 1) is at most the multiplier, so the multiplier is a
-    quantile; the target is the average Hoyer measure of what it leaves.
+    An entry of a layer with price λ becomes zero where λ |c| (√n − 1) is at most the multiplier, so
+    the multiplier is a quantile; the target is the average Hoyer measure of what it leaves.
     """
-    [group] = prune.Plan(0.5).resolve(model)
+    [group] = plan_of(model, budget, 0.5).resolve(model)
     rows = [as_rows(*member.view(member.target.parameter.detach())) for member in group.members]
-    prices = [row.shape[1] ** 0.5 - 1.0 for row in rows]
+    prices = [member.price * (member.length**0.5 - 1.0) for member in group.members]
     scores = [
         Scores(m.target.name, lambda row=row, price=price: row.abs() * price)
         for m, row, price in zip(group.members, rows, prices, strict=True)
@@ -213,7 +225,7 @@ def _searched(model: nn.Module, level: float, budget: str, rounds: int = 14) -> 
     low, high = 0.0, 1.0
     for _ in range(rounds):
         middle = (low + high) / 2
-        prune.project_(model, plan_of(Method(budget=budget), middle))
+        prune.project_(model, plan_of(model, budget, middle))
         zeros = entries - sum(int(target.parameter.count_nonzero()) for target in found)
         low, high = (middle, high) if zeros < level * entries else (low, middle)
         for target, value in zip(found, before, strict=True):

@@ -24,6 +24,7 @@ FIRST = (
     "GSP 0.8",
     "finishing GSP, held",
     "finishing GSP, held, mask only",
+    "GSP 0.9, one threshold",
     "GSP 0.95",
     "GSP 0.9, stop at 70 %",
     "GSP 0.9, every 30",

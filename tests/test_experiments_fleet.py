@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from dataclasses import replace
@@ -374,6 +375,13 @@ def test_the_target_that_gives_so_many_zeros() -> None:
     project_to_sparsity(model, 0.9, "model", "projected")
     assert prune.report(model).total.zeros == pytest.approx(0.9 * entries, rel=2e-3)
     assert prune.report(model).total.hoyer == pytest.approx(target, abs=1e-5)
+    torch.manual_seed(0)
+    model = networks.cifar_resnet(8)
+    pruned = prune.baselines.magnitude(copy.deepcopy(model), 0.9, floor=1)
+    project_to_sparsity(model, 0.9, "even", "original")
+    projected = prune.Masks.of(model)
+    differ = sum(int((pruned[name] != projected[name]).sum()) for name in pruned)
+    assert differ <= 2e-3 * entries, "one threshold, but for filters that keep a single entry"
     torch.manual_seed(0)
     model = networks.cifar_resnet(8)
     project_to_sparsity(model, 0.9, "paper", "original")
