@@ -17,6 +17,12 @@ PER_UNIT = {False: 4, True: 2}
 REGISTERS = {False: 128, True: 255}
 BLOCK = 256
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+TOGETHER = {"launch_cooperative_grid": True}
+
+
+def options(wide: bool) -> dict[str, Any]:
+    """How both kernels are compiled."""
+    return {"num_warps": WARPS, "maxnreg": REGISTERS[wide]}
 
 
 @functools.cache
@@ -37,17 +43,14 @@ def run(plan: Any) -> None:
     constants = {
         "KINDS": tables.kinds, "ALIGNED": tables.aligned, "DTYPES": plan.dtypes, "WIDE": plan.wide,
     }  # fmt: skip
-    options: dict[str, Any] = {}
-    together: dict[str, Any] = {}
-    if not INTERPRETED:
-        options = {"num_warps": WARPS, "maxnreg": REGISTERS[plan.wide]}
-        together = {"launch_cooperative_grid": True}
+    compiled = {} if INTERPRETED else options(plan.wide)
+    together = {} if INTERPRETED else TOGETHER
     solve_groups[grid](
         tensors, segments, programs, groups, splits, plan.settings, plan.state, plan.parts,
         plan.raw, plan.values, plan.tops, plan.factors, plan.counters,
-        plan.groups, len(tables.lengths), BLOCK=BLOCK, **constants, **options, **together,
+        plan.groups, len(tables.lengths), BLOCK=BLOCK, **constants, **compiled, **together,
     )  # fmt: skip
     write_groups[grid](
         tensors, segments, programs, plan.state, plan.values, plan.tops, plan.factors,
-        plan.results, IN_PLACE=plan.in_place, **constants, **options,
+        plan.results, IN_PLACE=plan.in_place, **constants, **compiled,
     )  # fmt: skip
