@@ -49,3 +49,10 @@ def write_shards(folder: Path) -> None:
         save_file(part, folder / file, {"format": "pt"})
     index = {"metadata": {"total_size": 1234}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def damage(whole: str, damaged: str) -> None:
+    """Copy a .npz file, with the values of its first array changed behind the checksum's back."""
+    content = bytearray(Path(whole).read_bytes())
+    content[200] ^= 255  # the array begins after its name and 128 bytes of header
+    Path(damaged).write_bytes(content)

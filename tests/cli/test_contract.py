@@ -11,12 +11,13 @@ import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import groupsparse
-from tests.cli.examples import Ran
+from tests.cli.examples import Ran, damage
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "groupsparse")
@@ -125,14 +126,16 @@ def test_shells_complete(tmp_path: Path) -> None:
         (["project", "x.npy", "y.npy", "--hoyer", "1.5"], 2, "--hoyer"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "--axis", "first"], 2, "'first'"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "--axis", "2"], 1, "--axis 2"),
-        (["project", "x.npy", "y.npz", "--hoyer", "0.5"], 2, "ends in .npy"),
+        (["project", "x.npy", "y.npz", "--hoyer", "0.5"], 2, "groupsparse: OUT is y.npz; expected a name"),
         (["project", "none.npy", "y.npy", "--hoyer", "0.5"], 1, "there is no file none.npy"),
         (["project", "integers.npy", "y.npy", "--hoyer", "0.5"], 1, "integers is I64"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "y"], 1, "selects none of the 1"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "re:("], 1, "regular expression"),
         (["project", "x.npy", "no/y.npy", "--hoyer", "0.5"], 2, "there is no folder no to write"),
         (["inspect", "notes.txt"], 1, "expected .npy, .npz, .safetensors"),
-        (["inspect", "."], 1, "0 checkpoint indices"),
+        (["inspect", "."], 1, "a folder without a checkpoint"),
+        (["inspect", "damaged.npz"], 1, "damaged.npz is damaged: Bad CRC-32"),
+        (["project", "damaged.npz", "y.npz", "--hoyer", "0.5"], 1, "damaged.npz is damaged"),
         (["inspect", "bad.npy"], 1, "bad.npy"),
         (["inspect", "bad.npz"], 1, "no .npz file"),
         (["inspect", "bad.safetensors"], 1, "no safetensors file"),
@@ -159,6 +162,8 @@ def test_mistakes_are_one_sentence(
     Path("short.safetensors").write_bytes(whole[:-100])
     for name in ("notes.txt", "bad.npy", "bad.npz", "bad.safetensors"):
         Path(name).write_text("nothing of the kind")
+    np.savez("whole.npz", x=np.ones((30, 40)))
+    damage("whole.npz", "damaged.npz")
     Path("bad.safetensors.index.json").write_text("{}")
     Path("lost.safetensors.index.json").write_text('{"weight_map": {"w": "a.safetensors"}}')
     Path("evil.safetensors.index.json").write_text('{"weight_map": {"w": "../a.safetensors"}}')
@@ -173,6 +178,34 @@ def test_mistakes_are_one_sentence(
     assert ran.err.count("\n") == 1
     assert "Traceback" not in ran.err
     assert sorted(Path().iterdir()) == before
+
+
+def test_what_may_not_be_written_is_named_before_the_work(
+    run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, how: how != os.W_OK and allowed(path, how))
+    monkeypatch.delattr("groupsparse.cli.project.project_each_")  # not reached
+    for out in (checkpoint, checkpoint.with_name("other.safetensors")):
+        ran = run("project", checkpoint, out, "--hoyer", 0.8)
+        folder = checkpoint.parent
+        assert ran.err == f"groupsparse: {folder}: this folder may not be written into\n"
+        assert (ran.code, ran.out) == (1, "")
+
+
+def test_errors_name_the_file_that_was_meant(
+    run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r", **options: Any) -> Any:
+        if "w" in mode:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    ran = run("project", checkpoint, checkpoint, "--hoyer", 0.8)
+    assert ran.err == f"groupsparse: {checkpoint}: Permission denied\n"
 
 
 def test_a_warning_is_one_sentence(checkpoint: Path) -> None:
@@ -200,6 +233,7 @@ def test_debug_shows_where(run: Run) -> None:
         (MemoryError("8 GiB"), 1, "not enough memory: 8 GiB"),
         (RuntimeError("can't allocate memory"), 1, "not enough memory: can't allocate memory"),
         (OSError(28, "No space left on device", "out"), 1, "out: No space left on device"),
+        (EOFError("no data left"), 1, "a file ends too early: no data left"),
         (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero (--debug shows"),
     ],
 )

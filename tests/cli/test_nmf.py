@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.io import savemat
 
 import groupsparse as gs
-from tests.cli.examples import Ran
+from tests.cli.examples import Ran, damage
 
 Run = Callable[..., Ran]
 DATA = np.random.default_rng(0).random((30, 48))
@@ -148,13 +148,30 @@ def test_the_same_seed_gives_the_same_bits(run: Run, data: Path, tmp_path: Path)
         (["x.npy", "--rank", "3", "--solver", "best"], 2, "best"),
         (["two.npz", "--rank", "3"], 1, "holds a, b; choose one with --key"),
         (["two.npz", "--rank", "3", "--key", "c"], 1, "no 'c'; it has a, b"),
-        (["two.npz", "--rank", "3", "--key", "b"], 1, "Negative values"),
+        (["two.npz", "--rank", "3", "--key", "b"], 1, "two.npz: the entry at"),
         (["x.npy", "--resume", "two.npz"], 1, "was not written by groupsparse nmf"),
         (["x.npy", "--resume", "old.npz", "--rank", "5"], 1, "old.npz has 3 parts of data of"),
         (["other.npy", "--resume", "old.npz"], 1, "the data have shape (4, 4)"),
         (["bad.mat", "--rank", "3"], 1, "no .mat file"),
         (["bad.csv", "--rank", "3"], 1, "bad.csv"),
+        (["bad.csv", "--rank", "3"], 1, "row 2 of the data, column 2, is 'x'; expected a number"),
+        (["hole.csv", "--rank", "3"], 1, "hole.csv: row 1 of the data, column 2, is empty"),
         (["empty.csv", "--rank", "3"], 1, "empty.csv holds no numbers"),
+        (["bytes.csv", "--rank", "3"], 1, "bytes.csv is not text in UTF-8"),
+        (["empty.npy", "--rank", "3"], 1, "empty.npy is no .npy file that can be read"),
+        (["empty.npz", "--rank", "3"], 1, "empty.npz is no .npz file that can be read"),
+        (["archive.npy", "--rank", "3"], 1, "archive.npy is no .npy file"),
+        (["array.npz", "--rank", "3"], 1, "array.npz is no .npz file"),
+        (
+            ["damaged.npz", "--rank", "3", "--key", "a"],
+            1,
+            "damaged.npz is no .npz file that can be read",
+        ),
+        (["flat.npy", "--rank", "3"], 1, "flat.npy holds an array of shape (3,)"),
+        (["none.npy", "--rank", "3"], 1, "none.npy holds an array of shape (0, 4)"),
+        (["below.npy", "--rank", "3", "--columns"], 1, "below.npy: the entry at (0, 2) is -1.0"),
+        (["x.npy", "--resume", "empty.npz"], 1, "was not written by groupsparse nmf"),
+        (["x.npy", "--rank", "3", "--out", "folder.npz"], 2, "folder.npz is a folder"),
         (["nan.npy", "--rank", "3"], 1, "nan.npy: the entry at (1, 2) is nan"),
     ],
 )
@@ -173,6 +190,16 @@ def test_mistakes_are_named(
     Path("empty.csv").write_text("")
     np.save("nan.npy", np.where(np.arange(12).reshape(3, 4) == 6, np.nan, 1.0))
     np.save("other.npy", np.eye(4))
+    Path("hole.csv").write_text("a,b\n1,\n2,3\n")
+    for name in ("empty.npy", "empty.npz", "bytes.csv"):
+        Path(name).write_bytes(b"\x93" if name == "bytes.csv" else b"")
+    Path("archive.npy").write_bytes(Path("two.npz").read_bytes())
+    Path("array.npz").write_bytes(Path("other.npy").read_bytes())
+    damage("two.npz", "damaged.npz")
+    np.save("flat.npy", np.ones(3))
+    np.save("none.npy", np.ones((0, 4)))
+    np.save("below.npy", np.array([[1.0, 2.0, -1.0], [1.0, -2.0, 0.0]]))
+    Path("folder.npz").mkdir()
     if "old.npz" in arguments:
         run("nmf", "x.npy", "--rank", 3, "--max-iter", 1, "--out", "old.npz")
     ran = run("nmf", *arguments)

@@ -52,7 +52,7 @@ def _described(error: Exception) -> tuple[str, int]:
     from ..errors import MissingExtra, missing_extra
 
     if hasattr(error, "format_message"):  # how click and typer say that a command is wrong
-        return error.format_message(), EXIT_USAGE
+        return error.format_message().removeprefix("Invalid value: "), EXIT_USAGE
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         if package in ("typer", "rich"):

@@ -40,6 +40,8 @@ class _Commands(typer.core.TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise Interrupted from interrupt
+        except EOFError as error:  # which typer takes for the end of what somebody types
+            raise ValueError(f"a file ends too early: {error}") from error
 
 
 def create() -> typer.Typer:

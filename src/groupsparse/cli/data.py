@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,24 +46,39 @@ def load(path: Path, key: str | None, columns: bool) -> Data:
             f"{path} is of a kind that is not known; expected .npy, .npz, .mat, .csv, or a folder "
             "of images"
         )
-    found = reader(path, key)
+    try:
+        found = reader(path, key)
+    except InvalidInput:
+        raise
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not text in UTF-8") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidInput(f"{path} is no {path.suffix} file that can be read: {error}") from error
+    if found.ndim not in (2, 3) or 0 in found.shape:
+        raise InvalidInput(
+            f"{path} holds an array of shape {found.shape}; expected a matrix, or a stack of images"
+        )
+    _refuse_entries(found, path)
     if columns:
         found = np.moveaxis(found, -1, 0) if found.ndim == 3 else found.T
-    _refuse_not_finite(found, path)
-    if found.ndim == 3:  # a stack of images
+    if found.ndim == 3:
         return Data(found.reshape(len(found), -1), (int(found.shape[1]), int(found.shape[2])))
-    if found.ndim != 2:
-        raise InvalidInput(f"{path} holds an array of {found.ndim} dimensions; expected 2 or 3")
     return Data(found, None)
 
 
-def _refuse_not_finite(found: Any, path: Path) -> None:
-    """Name the first entry that is no number; what is mapped is read when it is needed."""
+def _refuse_entries(found: Any, path: Path) -> None:
+    """Name the first entry that cannot be factorised; what is mapped is read when needed."""
     if isinstance(found, np.memmap) or not isinstance(found, np.ndarray):
         return
     if found.dtype.kind == "f" and not np.isfinite(found).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(found))[0])
-        raise InvalidInput(f"{path}: the entry at {at} is {found[at]}; expected finite numbers")
+        _complain(found, ~np.isfinite(found), path, "finite numbers")
+    if found.min() < 0:
+        _complain(found, found < 0, path, "no negative numbers")
+
+
+def _complain(found: Any, wrong: Any, path: Path, expected: str) -> None:
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    raise InvalidInput(f"{path}: the entry at {at} is {found[at]}; expected {expected}")
 
 
 def shape_for(given: str | None, known: tuple[int, int] | None, features: int) -> tuple[int, int]:
@@ -83,16 +100,21 @@ def shape_for(given: str | None, known: tuple[int, int] | None, features: int) -
 
 
 def _array(path: Path, key: str | None) -> Any:
-    mapped = np.load(path, mmap_mode="r" if path.stat().st_size > MAPPED else None)
-    return _as_numbers(mapped, path)
+    mode: Any = "r" if path.stat().st_size > MAPPED else None
+    return _as_numbers(_loaded(path, np.ndarray, mode), path)
 
 
 def _member(path: Path, key: str | None) -> Any:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return _as_numbers(archive[_chosen(archive.files, key, path)], path)
-    except zipfile.BadZipFile as error:
-        raise InvalidInput(f"{path} is no .npz file: {error}") from error
+    with _loaded(path, np.lib.npyio.NpzFile) as archive:
+        return _as_numbers(archive[_chosen(archive.files, key, path)], path)
+
+
+def _loaded(path: Path, kind: type, mode: Any = None) -> Any:
+    """What NumPy finds in the file, if it is what the file's name promises."""
+    found = np.load(path, mmap_mode=mode, allow_pickle=False)
+    if not isinstance(found, kind):
+        raise InvalidInput(f"{path} is no {path.suffix} file")
+    return found
 
 
 def _matlab(path: Path, key: str | None) -> Any:
@@ -143,10 +165,19 @@ def _text(path: Path, key: str | None) -> Any:
                 path, delimiter=separator, skiprows=header, ndmin=2, encoding="utf-8-sig"
             )
     except ValueError as error:
-        raise InvalidInput(f"{path}: {error}") from error
+        raise InvalidInput(f"{path}: {_where(error)}") from error
     if found.size == 0:
         raise InvalidInput(f"{path} holds no numbers")
     return found
+
+
+def _where(error: ValueError) -> str:
+    """What NumPy says about a cell that is no number, with rows counted from 1 as columns are."""
+    cell = re.search(r"string '(.*)' to \w+ at row (\d+), column (\d+)", str(error))
+    if cell is None:
+        return str(error)
+    place = f"row {int(cell[2]) + 1} of the data, column {cell[3]},"
+    return f"{place} is {cell[1]!r}; expected a number" if cell[1] else f"{place} is empty"
 
 
 def _as_numbers(values: Any, path: Path) -> NDArray[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -61,16 +63,25 @@ def checked_out(store: Store, out: Path) -> Path:
             raise typer.BadParameter(f"OUT is {out}; a sharded checkpoint goes into a folder")
         if out.is_file() and not out.name.endswith(".safetensors.index.json"):
             raise typer.BadParameter(f"OUT is {out}, which is a file; expected a folder")
+        _check_writable(out if out.is_dir() else out.parent)
         return out
     if out.is_dir():
-        return out / store.path.name
-    if out.suffix.lower() != kind:
+        out = out / store.path.name
+    elif out.suffix.lower() != kind:
         raise typer.BadParameter(f"OUT is {out}; expected a name that ends in {kind}, like IN")
     check_folder(out)
     return out
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a file in a folder that is not there: now, and not when the work is done."""
+    """Refuse a file that could not be written: now, and not when the work is done."""
     if not out.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {out.parent} to write {out.name} into")
+    if out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder; expected the name of a file")
+    _check_writable(out.parent)
+
+
+def _check_writable(folder: Path) -> None:
+    if folder.exists() and not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "this folder may not be written into", folder)

@@ -18,6 +18,10 @@ from ..storage.atomic import replacing
 SAME_PROBLEM = ("hoyer_w", "hoyer_h", "per_vector", "solver")
 
 
+# What reading a file raises that is something else.
+NOT_OURS = (KeyError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile)
+
+
 @dataclass(frozen=True)
 class Parts:
     """A factorisation X ≈ W H and how it came about."""
@@ -51,7 +55,7 @@ class Parts:
                 if missing := [name for name in SAME_PROBLEM if name not in settings]:
                     raise KeyError(missing[0])
                 return cls(file["W"], file["H"], file["loss_curve"], file["time_curve"], settings)
-        except (KeyError, ValueError, TypeError, zipfile.BadZipFile, AttributeError) as error:
+        except NOT_OURS as error:
             raise InvalidInput(f"{path} was not written by groupsparse nmf: {error}") from error
 
     def check(self, path: Path | None, shape: tuple[int, int], rank: int) -> None:

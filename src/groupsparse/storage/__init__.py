@@ -43,6 +43,10 @@ def open_store(path: str | os.PathLike[str]) -> Store:
             return ShardedFiles(indices[0])
         if len(alone) == 1 and not indices:
             return SafetensorsFile(alone[0])
+        if not indices and not alone:
+            raise InvalidInput(
+                f"{path} is a folder without a checkpoint: no *.safetensors, no *{INDEX}"
+            )
         raise InvalidInput(
             f"{path} is a folder with {len(indices)} checkpoint indices (*{INDEX}) and "
             f"{len(alone)} safetensors files; name the one that is meant"

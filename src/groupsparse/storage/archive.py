@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,13 @@ class Archive:
         self.tensors = [tensor for tensor in found if tensor is not None]
 
     def read(self, tensor: Stored) -> NDArray[Any]:
-        with zipfile.ZipFile(self.path) as archive:
+        with _damage_named(self.path), zipfile.ZipFile(self.path) as archive:
             return _values(archive, f"{tensor.name}.npy")
 
     def rewrite(self, out: Path, changes: Mapping[str, Change]) -> None:
         known = {f"{tensor.name}.npy": tensor for tensor in self.tensors}
         with (
+            _damage_named(self.path),
             zipfile.ZipFile(self.path) as source,
             replacing(out) as target,
             zipfile.ZipFile(target, "w", allowZip64=True) as archive,
@@ -55,6 +58,14 @@ class Archive:
                     dtype, fortran = values.dtype, values.flags.fnc
                     answer = np.asarray(change(tensor, values), dtype, "F" if fortran else "C")
                     npy.write_array(member, answer, allow_pickle=False)
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise InvalidInput(f"{path} is damaged: {error}") from error
 
 
 def _values(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:

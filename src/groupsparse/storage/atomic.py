@@ -27,7 +27,12 @@ def replacing_name(path: Path) -> Iterator[Path]:
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
     beside = partial_name(path)
     try:
-        yield beside
+        try:
+            yield beside
+        except OSError as error:
+            if error.filename == str(beside):  # nobody knows the file by that name
+                error.filename = str(path)
+            raise
         with beside.open("r+b") as file:
             os.fsync(file.fileno())
         if path.exists():
