@@ -126,7 +126,11 @@ def test_shells_complete(tmp_path: Path) -> None:
         (["project", "x.npy", "y.npy", "--hoyer", "1.5"], 2, "--hoyer"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "--axis", "first"], 2, "'first'"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "--axis", "2"], 1, "--axis 2"),
-        (["project", "x.npy", "y.npz", "--hoyer", "0.5"], 2, "groupsparse: OUT is y.npz; expected a name"),
+        (
+            ["project", "x.npy", "y.npz", "--hoyer", "0.5"],
+            2,
+            "groupsparse: OUT is y.npz; expected a name",
+        ),
         (["project", "none.npy", "y.npy", "--hoyer", "0.5"], 1, "there is no file none.npy"),
         (["project", "integers.npy", "y.npy", "--hoyer", "0.5"], 1, "integers is I64"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "y"], 1, "selects none of the 1"),
