@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -97,6 +100,32 @@ def test_meta_lazy_and_quantised_models_are_refused() -> None:
         prune.select(model, "Linear")
     with pytest.raises(InvalidInput, match="no shape yet"):
         prune.select(nn.LazyLinear(3), "LazyLinear")
+    with pytest.raises(
+        InvalidInput, match=r"weight has dtype torch.float8_e4m3fn; expected float16"
+    ):
+        prune.cut(nn.Linear(3, 3).to(torch.float8_e4m3fn), 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    ("norm", "part"),
+    [
+        (nn.utils.weight_norm, "weight_v"),
+        (nn.utils.spectral_norm, "weight_orig"),
+        (nn.utils.parametrizations.weight_norm, "parametrizations.weight.original1"),
+        (nn.utils.parametrizations.orthogonal, "parametrizations.weight.original"),
+    ],
+)
+def test_what_a_weight_is_computed_from(norm: Callable[..., nn.Module], part: str) -> None:
+    model = nn.Sequential(norm(nn.Linear(4, 3)), nn.Linear(3, 2))
+    before = copy.deepcopy(model.state_dict())
+    for attempt in (prune.project_, prune.report, lambda m: prune.cut(m, 0.9)):
+        with pytest.raises(InvalidInput, match=r"0\..*computed from.*remove_parametrizations"):
+            attempt(model)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert names(model, "Linear", ignore=("0",)) == ["1.weight"]
+    assert names(model, f"0.{part}") == [f"0.{part}"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +161,7 @@ class Conv1D(nn.Module):
 
 
 def test_a_linear_layer_that_lies_on_its_side() -> None:
-    (target,) = prune.select(Conv1D(), "Conv1D")
+    (target,) = prune.select(Conv1D(), DEFAULT_TARGETS)
     assert as_rows(*vector_view(target, "filter")).shape == (4, 6)
 
 

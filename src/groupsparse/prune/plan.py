@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidInput, UnsupportedType
-from .targets import DEFAULT_TARGETS, Matcher, Pattern, Target, as_patterns, select
+from .targets import DEFAULT_TARGETS, LINEAR, Matcher, Pattern, Target, as_patterns, select
 from .vectors import KINDS, vector_length, vector_view
 
 Budget = str | Mapping[Pattern | tuple[Pattern, ...], float]
@@ -123,7 +123,7 @@ class Plan:
         >>> prune.Plan.paper(0.9).budget
         'layer'
         """
-        return cls(hoyer, targets, ignore, vectors={"Linear": "layer"}, budget="layer")
+        return cls(hoyer, targets, ignore, vectors=dict.fromkeys(LINEAR, "layer"), budget="layer")
 
     def resolve(self, model: nn.Module) -> list[Group]:
         """The groups of a model, in its order; an error if there is nothing to project."""

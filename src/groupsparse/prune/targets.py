@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+import torch
 from torch import nn
 
 from ..errors import InvalidInput, UnsupportedType
 
 CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
 TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
-DEFAULT_TARGETS = (*CONVOLUTIONS, *TRANSPOSED, "Linear")
+LINEAR = ("Linear", "Conv1D")  # the latter is what Hugging Face's GPT-2 calls its linear layers
+DEFAULT_TARGETS = (*CONVOLUTIONS, *TRANSPOSED, *LINEAR)
 
 Pattern = str | type[nn.Module]
 
@@ -27,6 +29,8 @@ _NORMS = (
     nn.RMSNorm,
     nn.modules.batchnorm._NormBase,
 )
+_OLDER_NORMS = ("WeightNorm", "SpectralNorm")  # hooks of torch.nn.utils, before parametrize
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # What torch.compile, DDP, DataParallel and activation checkpointing put around a module. Their
 # names would otherwise creep into masks and files and make them useless for the bare model.
 _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)")
@@ -115,9 +119,10 @@ def select(
     ]
     if not chosen:
         raise InvalidInput(_nothing_matched(wanted, unwanted, candidates))
-    found = [Target(c.names[0], c.parameter, c.owner) for c in chosen]
-    _refuse_meta(found)
-    return found
+    for candidate in chosen:
+        _refuse_computed(candidate, wanted)
+        _refuse_unusable(candidate)
+    return [Target(c.names[0], c.parameter, c.owner) for c in chosen]
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -222,13 +227,39 @@ def _nothing_matched(
     )
 
 
-def _refuse_meta(found: Iterable[Target]) -> None:
-    for target in found:
-        if isinstance(target.parameter, nn.parameter.UninitializedParameter):
-            raise InvalidInput(f"{target.name} has no shape yet; run the lazy module once first")
-        if target.parameter.is_meta:
-            raise InvalidInput(f"{target.name} is on the meta device; load its values first")
-        if not target.parameter.is_floating_point():
-            raise InvalidInput(
-                f"{target.name} has dtype {target.parameter.dtype}; expected floating point"
-            )
+def _refuse_computed(candidate: _Candidate, wanted: tuple[str, ...]) -> None:
+    """Refuse what a weight is computed from: its zeros need not be zeros of the weight.
+
+    Of a weight norm the length of each row would be cut together with its direction, and a row
+    without a direction is NaN. Who names such a parameter in full knows what it is.
+    """
+    if not _is_computed_from(candidate) or any(name in wanted for name in candidate.names):
+        return
+    raise InvalidInput(
+        f"{candidate.names[0]} is what a weight is computed from (a weight norm or another "
+        "parametrization), so that zeros in it need not be zeros of the weight; make the weight "
+        "plain (torch.nn.utils.parametrize.remove_parametrizations), ignore the module, or give "
+        "the parameter's full name as a target"
+    )
+
+
+def _is_computed_from(candidate: _Candidate) -> bool:
+    """Whether torch.nn.utils.parametrize, or the older hooks, make a weight of this parameter."""
+    if "ParametrizationList" in candidate.classes:
+        return True
+    hooks = candidate.owner._forward_pre_hooks.values()
+    made = [getattr(hook, "name", "") for hook in hooks if type(hook).__name__ in _OLDER_NORMS]
+    sources = {f"{weight}_{part}" for weight in made for part in ("g", "v", "orig")}
+    return any(name.rpartition(".")[2] in sources for name in candidate.names)
+
+
+def _refuse_unusable(candidate: _Candidate) -> None:
+    name, parameter = candidate.names[0], candidate.parameter
+    if isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise InvalidInput(f"{name} has no shape yet; run the lazy module once first")
+    if parameter.is_meta:
+        raise InvalidInput(f"{name} is on the meta device; load its values first")
+    if parameter.dtype not in _DTYPES:
+        raise InvalidInput(
+            f"{name} has dtype {parameter.dtype}; expected float16, bfloat16, float32 or float64"
+        )
