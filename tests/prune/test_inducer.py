@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -255,6 +256,37 @@ def test_bad_input(mlp: nn.Module, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         prune.Inducer(mlp, prune.Plan(targets="Conv2d"), optimizer)
     assert not optimizer._optimizer_step_post_hooks
+
+
+def test_a_schedule_that_would_fail_later(mlp: nn.Module) -> None:
+    """Where it is given, not after hours of training: the function for its result, a bad number."""
+    for schedule, told in (
+        (prune.cubic, "such as prune.cubic()"),
+        ("cubic", "expected a function"),
+        (lambda progress: 2.0 * progress, "returned 2.0 at progress 1"),
+        (lambda progress: progress - 1.0, "returned -1.0 at progress 0"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(told)):
+            prune.Inducer(mlp, prune.Plan(), stop=9, schedule=schedule)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match=re.escape(told)):
+            prune.baselines.GradualMagnitude(mlp, sgd(mlp), 0.9, stop=9, schedule=schedule)  # type: ignore[arg-type]
+
+
+def test_no_optimizer_in_the_list(mlp: nn.Module) -> None:
+    """It would never do anything, and say nothing."""
+    with pytest.raises(InvalidInput, match="no optimizer"):
+        prune.Inducer(mlp, prune.Plan(), [])
+    with pytest.raises(InvalidInput, match="no optimizer"):
+        prune.cut(mlp, 0.5).frozen(mlp, [])
+
+
+def test_a_state_of_something_else(mlp: nn.Module) -> None:
+    inducer = prune.Inducer(mlp, prune.Plan())
+    pruner = prune.baselines.GradualMagnitude(mlp, sgd(mlp), 0.9, stop=9)
+    with pytest.raises(InvalidInput, match="no state of an inducer"):
+        inducer.load_state_dict(pruner.state_dict())
+    with pytest.raises(InvalidInput, match="no state of a gradual pruner"):
+        pruner.load_state_dict(inducer.state_dict())
 
 
 def test_an_optimizer_of_another_model(mlp: nn.Module, convnet: nn.Module) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch.optim import Optimizer
 
-from .hooks import Hooks, as_optimizers
+from .hooks import Hooks
 
 
 class Clock(Hooks):
@@ -17,8 +16,8 @@ class Clock(Hooks):
     skips does not count, and gradient accumulation counts its one step.
     """
 
-    def __init__(self, optimizer: Optimizer | Iterable[Optimizer] | None) -> None:
-        super().__init__([] if optimizer is None else as_optimizers(optimizer))
+    def __init__(self, optimizers: list[Optimizer]) -> None:
+        super().__init__(optimizers)
         self._stepped: set[int] = set()
         for each in self._optimizers:
             self._handles.append(each.register_step_post_hook(self._after))

@@ -40,7 +40,10 @@ class Hooks:
 def as_optimizers(given: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
     """One optimizer or several, each without the wrapper that Lightning or Accelerate puts on."""
     several = [given] if isinstance(given, Optimizer) or hasattr(given, "optimizer") else given
-    return [_unwrapped(each) for each in several]
+    optimizers = [_unwrapped(each) for each in several]
+    if not optimizers:
+        raise InvalidInput("there is no optimizer in the list; expected at least one")
+    return optimizers
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:

@@ -109,6 +109,8 @@ class Inducer(Clock):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume; the plan must be the one that the state was made with."""
+        if not {"steps", "multipliers", "groups"} <= state.keys():
+            raise InvalidInput(f"this is no state of an inducer: it has {sorted(state)}")
         if state["groups"] != self._description():
             raise InvalidInput("this state is from an inducer with another plan or another model")
         multipliers = state["multipliers"]

@@ -118,7 +118,9 @@ class Span:
             raise InvalidInput(f"stop is {self.stop}; expected a step >= start ({self.start})")
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse a schedule that needs to know the end where none was given."""
+        """Refuse, before any training, a schedule that would fail in the middle of it."""
+        for progress in (0.0, 1.0):
+            _share_at(progress, schedule)
         if self.stop is None and not (isinstance(schedule, Ramp) and schedule.initial == 1.0):
             raise InvalidInput("a schedule that changes needs stop=, where it ends")
 
@@ -135,9 +137,20 @@ class Span:
             progress = 1.0
         else:
             progress = (step - self.start) / (self.stop - self.start)
-        share = float(schedule(progress))
-        if not 0.0 <= share <= 1.0:
-            raise InvalidInput(
-                f"the schedule returned {share} at progress {progress:.3g}; expected one in [0, 1]"
-            )
-        return share
+        return _share_at(progress, schedule)
+
+
+def _share_at(progress: float, schedule: Schedule) -> float:
+    share: object = schedule(progress) if callable(schedule) else None
+    try:
+        number = float(share)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"schedule is {schedule!r}; expected a function from progress to a share of the "
+            "target, such as prune.cubic()"
+        ) from None
+    if not 0.0 <= number <= 1.0:
+        raise InvalidInput(
+            f"the schedule returned {number} at progress {progress:.3g}; expected one in [0, 1]"
+        )
+    return number

@@ -108,6 +108,7 @@ class GradualMagnitude(Clock):
         self.sparsity = checked_sparsity(sparsity)
         self.span = Span(every, start, stop)
         self.schedule = cubic() if schedule is None else schedule
+        self.span.check(self.schedule)
         self.masks: Masks | None = None
         self.steps = 0
         self._model = model
@@ -147,6 +148,8 @@ class GradualMagnitude(Clock):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume; load the model's own state before this."""
+        if not {"steps", "sparsity", "pruned"} <= state.keys():
+            raise InvalidInput(f"this is no state of a gradual pruner: it has {sorted(state)}")
         if state["sparsity"] != self.sparsity:
             raise InvalidInput(f"this state is from a run to sparsity {state['sparsity']}")
         self.steps = int(state["steps"])
