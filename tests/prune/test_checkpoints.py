@@ -178,6 +178,15 @@ def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_model_without_tensors(tmp_path: Path) -> None:
+    """A file all the same: one that was there before would be read as this model's."""
+    path = tmp_path / "nothing.safetensors"
+    prune.save(nn.Linear(2, 2), path)
+    prune.save(nn.ReLU(), path)
+    prune.load(nn.ReLU(), path)
+    assert prune.to_dense(path) == {}
+
+
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

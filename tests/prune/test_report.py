@@ -70,6 +70,21 @@ def test_a_weighted_plan_is_measured_by_its_weights(mlp: nn.Module, full: bool) 
     assert budgets == pytest.approx([u / sum(used) for u in used], abs=1e-9)
 
 
+def test_layers_without_a_hoyer_measure_are_counted() -> None:
+    """`cut` counts a depthwise 1 × 1 convolution, whose vectors are entries; so does a report."""
+    model = nn.Sequential(nn.Linear(8, 4), nn.Conv2d(8, 8, 1, groups=8), nn.Linear(8, 4))
+    masks = prune.cut(model, 0.5, scope="layer")
+    found = prune.report(model)
+    assert [row.name for row in found.rows] == ["0.weight", "1.weight", "2.weight"]
+    assert (found.total.parameters, found.total.zeros) == (masks.entries, masks.zeros) == (72, 36)
+    row = found.rows[1]
+    assert (row.parameters, row.zeros, row.hoyer, row.budget) == (8, 4, None, 0.0)
+    linear = prune.report(nn.Sequential(model[0], model[2]))
+    assert found.total.hoyer == linear.total.hoyer
+    assert json.loads(json.dumps(found.as_dict()))["rows"][1]["hoyer"] is None
+    assert "–" in str(found)
+
+
 def test_a_report_of_an_empty_network(mlp: nn.Module) -> None:
     for parameter in mlp.parameters():
         nn.init.zeros_(parameter)
@@ -128,6 +143,8 @@ def test_what_cannot_be_swapped(mlp: nn.Module) -> None:
         prune.sparse_linear(nn.Linear(3, 3))
     with pytest.raises(InvalidInput, match="batch"):
         prune.sparse_linear(mlp, batch=0)
+    with pytest.raises(InvalidInput, match="min_sparsity is 95"):
+        prune.sparse_linear(mlp, min_sparsity=95)
     attention = nn.TransformerEncoderLayer(8, 2, 16)
     assert prune.sparse_linear(attention, min_sparsity=0.0) == ["linear1", "linear2"]
 
@@ -139,6 +156,57 @@ def test_a_layer_in_two_places_is_swapped_in_both() -> None:
     assert model[0] is model[2]
     prune.dense_linear(model)
     assert model[0] is model[2]
+
+
+def test_others_may_look_at_a_compressed_weight(mlp: nn.Module) -> None:
+    prune.cut(mlp, sparsity=0.8)
+    dense, x = mlp[0].weight.detach().clone(), torch.randn(3, 64)
+    prune.sparse_linear(mlp, min_sparsity=0.5)
+    seen = mlp[0].weight
+    assert (seen.dtype, seen.shape, seen.device) == (dense.dtype, dense.shape, dense.device)
+    assert torch.equal(nn.functional.linear(x, seen), nn.functional.linear(x, dense))
+    assert torch.equal(nn.functional.linear(x, weight=seen), nn.functional.linear(x, dense))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("padded", [False, True])
+def test_compressed_layers_in_a_fused_encoder(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the weights out of its layers where it can; compressed ones it has to call."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 3, 16)
+    padding = torch.tensor([[False, False, False], [False, False, True]]) if padded else None
+    prune.cut(encoder, sparsity=0.8)
+    seen: list[int] = []
+    forward = sparse.CSRLinear.forward
+    monkeypatch.setattr(
+        sparse.CSRLinear, "forward", lambda self, x: (seen.append(1), forward(self, x))[1]
+    )
+    with torch.no_grad():
+        before = encoder(x, src_key_padding_mask=padding)
+        assert len(prune.sparse_linear(encoder, min_sparsity=0.5)) == 4
+        after = encoder(x, src_key_padding_mask=padding)
+    kept = ~padding if padding is not None else torch.ones(2, 3, dtype=torch.bool)
+    assert len(seen) == 4
+    torch.testing.assert_close(after[kept], before[kept], atol=1e-5, rtol=1e-4)
+
+
+def test_compressed_layers_under_autocast(mlp: nn.Module) -> None:
+    prune.cut(mlp, sparsity=0.8)
+    x = torch.randn(3, 64)
+    with torch.no_grad():
+        exact = mlp(x)
+        prune.sparse_linear(mlp, min_sparsity=0.5)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(mlp(x.bfloat16()), mlp(x.bfloat16().float()))
+            torch.testing.assert_close(mlp(x), exact)
+
+
+def test_an_input_of_another_width(mlp: nn.Module) -> None:
+    prune.sparse_linear(mlp, min_sparsity=0.0)
+    with pytest.raises(InvalidInput, match=r"\(4, 32\).*has to be 64"):
+        mlp(torch.randn(4, 32))
 
 
 def test_coming_from_torchs_own_pruning(convnet: nn.Module) -> None:

@@ -61,6 +61,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         if tensor.is_meta:
             raise InvalidInput(f"{name} is on the meta device; load its values first")
     sharded = any(map(is_sharded, state.values()))
+    writes = not sharded or dist.get_rank() == 0
     index = _Index({}, {})
     stored: dict[str, Tensor] = {}
     names: dict[object, str] = {}
@@ -70,10 +71,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             index.aliases[name] = first
             continue
         whole = gather(tensor)  # one tensor at a time, in every process
-        if not sharded or dist.get_rank() == 0:
+        if writes:
             stored |= index.add(name, whole)
     try:
-        if stored:
+        if writes:
             write_atomically(stored, path, index.as_metadata())
     finally:
         if sharded:

@@ -18,12 +18,12 @@ from .vectors import as_rows, like_parameter, splits_vectors, vector_length, vec
 SCOPES = ("model", "layer")
 
 
-def checked_sparsity(sparsity: float) -> float:
+def checked_sparsity(sparsity: float, name: str = "sparsity") -> float:
     """The fraction of zeros as a float in [0, 1]."""
     if isinstance(sparsity, bool) or not isinstance(sparsity, Real):
-        raise TypeError(f"sparsity is {sparsity!r}; expected a number in [0, 1]")
+        raise TypeError(f"{name} is {sparsity!r}; expected a number in [0, 1]")
     if not 0.0 <= sparsity <= 1.0:
-        raise InvalidInput(f"sparsity is {sparsity}; expected a fraction of zeros in [0, 1]")
+        raise InvalidInput(f"{name} is {sparsity}; expected a fraction of zeros in [0, 1]")
     return float(sparsity)
 
 

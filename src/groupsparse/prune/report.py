@@ -12,14 +12,15 @@ from ..sparsity import hoyer
 from .checkpoints import packed_bytes
 from .plan import Member, Plan, groups_of
 from .sharding import gather
-from .targets import Target
+from .targets import Target, select
 
 
 @dataclass(frozen=True)
 class Row:
     """One parameter, or all of them together.
 
-    ``hoyer`` is the average measure that the plan constrains, weighted where the plan has weights.
+    ``hoyer`` is the average measure that the plan constrains, weighted where the plan has weights,
+    and None where vectors have a single entry and so no measure: no plan can project those.
     ``budget`` is its share of Σ βᵢ‖xᵢ‖₁ with ‖xᵢ‖₂ = 1, the sum that the constraint of its group
     bounds: how much of the group's allowed density the layer uses up.
     """
@@ -28,7 +29,7 @@ class Row:
     shape: tuple[int, ...]
     parameters: int
     zeros: int
-    hoyer: float
+    hoyer: float | None
     budget: float
     bytes: int
     file_bytes: int
@@ -93,7 +94,7 @@ class Report:
 
 @torch.no_grad()
 def report(model: nn.Module, plan: Plan | None = None) -> Report:
-    """Count zeros, measure Hoyer and compare sizes, for each parameter of the plan.
+    """Count zeros, measure Hoyer and compare sizes, for each parameter that the plan targets.
 
     Parameters
     ----------
@@ -119,8 +120,9 @@ def report(model: nn.Module, plan: Plan | None = None) -> Report:
     weight  2x4             8      6    75.00%  1.0000  100.0%  0.0      0.0
     total                   8      6    75.00%  1.0000  100.0%  0.0      0.0
     """
+    plan = Plan() if plan is None else plan
     groups = groups_of(model, plan)
-    rows: list[Row] = []
+    found: dict[str, Row] = {}
     vectors = 0
     measured = 0.0
     for group in groups:
@@ -128,7 +130,10 @@ def report(model: nn.Module, plan: Plan | None = None) -> Report:
         used = sum(figure.used for figure in figures)
         vectors += sum(figure.vectors for figure in figures)
         measured += sum(figure.hoyer * figure.vectors for figure in figures)
-        rows += [figure.row(used) for figure in figures]
+        for member, figure in zip(group.members, figures, strict=True):
+            found[member.target.name] = figure.row(used)
+    targeted = select(model, plan.targets, plan.ignore)
+    rows = [found.get(target.name) or _unmeasured(target) for target in targeted]
     total = Row(
         name="total",
         shape=(),
@@ -151,18 +156,31 @@ class _Figures:
     used: float
 
     def row(self, group_used: float) -> Row:
-        parameter = self.target.parameter
-        entries, size = parameter.numel(), parameter.itemsize
-        return Row(
-            name=self.target.name,
-            shape=tuple(parameter.shape),
-            parameters=entries,
-            zeros=self.zeros,
-            hoyer=self.hoyer,
-            budget=self.used / group_used if group_used > 0.0 else 0.0,
-            bytes=entries * size,
-            file_bytes=min(entries * size, packed_bytes(entries, entries - self.zeros, size)),
-        )
+        budget = self.used / group_used if group_used > 0.0 else 0.0
+        return _row(self.target, self.zeros, self.hoyer, budget)
+
+
+def _row(target: Target, zeros: int, hoyer: float | None, budget: float) -> Row:
+    entries, size = target.parameter.numel(), target.parameter.itemsize
+    return Row(
+        name=target.name,
+        shape=tuple(target.parameter.shape),
+        parameters=entries,
+        zeros=zeros,
+        hoyer=hoyer,
+        budget=budget,
+        bytes=entries * size,
+        file_bytes=min(entries * size, packed_bytes(entries, entries - zeros, size)),
+    )
+
+
+def _unmeasured(target: Target) -> Row:
+    """A parameter that is targeted, but cannot be projected: its vectors are single entries."""
+    return _row(target, _zeros(gather(target.parameter)), None, 0.0)
+
+
+def _zeros(whole: Tensor) -> int:
+    return whole.numel() - int(whole.count_nonzero())
 
 
 def _measure(member: Member) -> _Figures:
@@ -178,7 +196,7 @@ def _measure(member: Member) -> _Figures:
     alive = (view != 0).any(dim=axes).reshape(-1).to(used.device)
     return _Figures(
         target=member.target,
-        zeros=whole.numel() - int(whole.count_nonzero()),
+        zeros=_zeros(whole),
         hoyer=float(measures.mean()),
         vectors=measures.numel(),
         used=float(used[alive].sum()),
@@ -204,7 +222,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.parameters:,}",
         f"{row.zeros:,}",
         f"{row.sparsity:.2%}",
-        f"{row.hoyer:.4f}",
+        "–" if row.hoyer is None else f"{row.hoyer:.4f}",
         f"{row.budget:.1%}",
         f"{row.bytes / 1000:,.1f}",
         f"{row.file_bytes / 1000:,.1f}",

@@ -5,16 +5,44 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidInput
+from .competing import checked_sparsity
 from .targets import Pattern, Target, select
 
 _ROUNDS = 30
 # A swap has to win clearly: below this the difference is noise, and the dense layer is simpler.
 _CLEARLY = 0.9
+
+
+class _Shown:
+    """A compressed layer's matrix, for code that looks at ``layer.weight`` before it calls.
+
+    It tells dtype, device and shape, and becomes dense where somebody computes with it. PyTorch's
+    fused encoder layers take the weights out of their Linear layers, unless one of them is no plain
+    tensor, as this: then they call the layers.
+    """
+
+    def __init__(self, layer: CSRLinear) -> None:
+        self._layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer.matrix(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], _: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = {name: _dense(value) for name, value in (kwargs or {}).items()}
+        return function(*map(_dense, args), **named)
+
+
+def _dense(given: Any) -> Any:
+    return given.to_dense() if isinstance(given, _Shown) else given
 
 
 class CSRLinear(nn.Module):
@@ -46,11 +74,22 @@ class CSRLinear(nn.Module):
             self.crow, self.column, self.values, shape, check_invariants=False
         )
 
+    @property
+    def weight(self) -> Any:
+        """W, for code that looks at a layer's dtype, device or shape before it calls the layer."""
+        return _Shown(self)
+
     def forward(self, x: Tensor) -> Tensor:
-        columns = x.reshape(-1, self.in_features).t()
-        product = (self.matrix() @ columns).t()
-        if self.bias is not None:
-            product = product + self.bias
+        if x.shape[-1:] != (self.in_features,):
+            raise InvalidInput(
+                f"an input has shape {tuple(x.shape)}; its last axis has to be {self.in_features}"
+            )
+        # Sparse products know no bfloat16 on a CPU, which is what autocast would make of them.
+        with torch.autocast(x.device.type, enabled=False):
+            columns = x.reshape(-1, self.in_features).t().to(self.values.dtype)
+            product = (self.matrix() @ columns).t()
+            if self.bias is not None:
+                product = product + self.bias
         return product.reshape(*x.shape[:-1], self.out_features)
 
     def to_linear(self) -> nn.Linear:
@@ -119,6 +158,8 @@ def sparse_linear(
         raise InvalidInput("the model is one Linear; wrap it: torch.nn.Sequential(layer)")
     if batch < 1:
         raise InvalidInput(f"batch is {batch}; expected at least 1")
+    if min_sparsity is not None:
+        min_sparsity = checked_sparsity(min_sparsity, "min_sparsity")
     owners = {id(t.owner): t for t in select(model, targets, ignore) if _swappable(t)}
     swaps: dict[int, CSRLinear] = {}
     for key, target in owners.items():
