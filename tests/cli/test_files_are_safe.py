@@ -74,6 +74,7 @@ def write_large(folder: Path, dtype: str, files: int) -> None:
         ("project", ["--shared"], "BF16", 1),
         ("prune", ["--sparsity", "0.9"], "F32", 4),
         ("prune", ["--sparsity", "0.9", "--budget", "layer", "--scope", "layer"], "BF16", 1),
+        ("prune", ["--sparsity", "0.9", "--values", "original"], "F32", 1),
     ],
 )
 def test_memory_stays_at_the_largest_tensor(

@@ -34,6 +34,24 @@ def test_as_the_library_prunes_the_model(run: Run, tmp_path: Path, scope: str, b
         assert torch.allclose(found[name], expected, atol=1e-5), name
 
 
+@pytest.mark.parametrize("sparsity", [0.5, 0.8])
+def test_survivors_may_keep_their_values(run: Run, tmp_path: Path, sparsity: float) -> None:
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.Linear(40, 30))
+    given = {name: value.clone() for name, value in model.state_dict().items()}
+    path = tmp_path / "model.safetensors"
+    save_file(given, path)
+    how = ("--budget", "layer", "--values", "original")
+    ran = run("prune", path, path, "--hoyer", 0.7, "--sparsity", sparsity, *how)
+    assert ran.code == 0, ran.err
+    prune.project_(model, prune.Plan(hoyer=0.7, budget="layer"))
+    prune.cut(model, sparsity)  # below the zeros that the projection makes, and above them
+    found = load_file(path)
+    for name, projected in model.state_dict().items():
+        kept = torch.ones_like(projected) if projected.ndim == 1 else projected
+        assert torch.equal(found[name], torch.where(kept != 0, given[name], 0.0)), name
+
+
 @pytest.mark.parametrize("sparsity", [0.0, 0.9, 1.0])
 def test_exactly_as_many_zeros_as_asked_for(
     run: Run, checkpoint: Path, tmp_path: Path, sparsity: float
@@ -79,7 +97,7 @@ def test_sharded(run: Run, shards: Path, tmp_path: Path) -> None:
     arguments = ("--hoyer", 0.8, "--sparsity", 0.9)
     (shards / ".model.1.projected.safetensors").touch()  # of a command that was killed
     for out in (tmp_path / "new", shards):
-        ran = run("prune", shards, out, *arguments)
+        ran = run("prune", shards, out, *arguments, "--values", "original")
         assert ran.code == 0, ran.err
         files = sorted(out.glob("[!.]*.safetensors"))
         assert len(files) == 2

@@ -21,6 +21,13 @@ class Scope(StrEnum):
     layer = "layer"
 
 
+class Values(StrEnum):
+    """What the entries that stay are worth."""
+
+    projected = "projected"
+    original = "original"
+
+
 def prune(
     source: Annotated[Path, typer.Argument(metavar="IN", help="A checkpoint.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write; may be IN.")],
@@ -34,6 +41,9 @@ def prune(
     budget: Annotated[
         Scope, typer.Option(help="Whether all tensors share the Hoyer target, or each meets it.")
     ] = Scope.model,
+    values: Annotated[
+        Values, typer.Option(help="Whether what stays gets its projected value or keeps its own.")
+    ] = Values.projected,
     targets: Targets = None,
     ignore: Ignore = None,
     axis: AxisOption = None,
@@ -47,7 +57,8 @@ def prune(
     This is single-shot GSP, without the code of the model. Reads .safetensors and sharded
     checkpoints (their index or folder), tensor by tensor. Exactly round(SPARSITY x entries) of the
     chosen entries are zero afterwards, or more if the projection alone makes more. Without
-    finetuning expect a high sparsity to cost accuracy.
+    finetuning expect a high sparsity to cost accuracy, and try --values original and --budget
+    layer. With --hoyer 0 it is plain magnitude pruning.
     """
     from ..prune.stored import prune_checkpoint
 
@@ -65,6 +76,7 @@ def prune(
             sparsity=sparsity,
             scope=scope.value,
             budget=budget.value,
+            values=values.value,
             targets=targets or (),
             ignore=ignore or (),
             axes=lambda tensor: axes_for(axis, tensor),

@@ -47,6 +47,7 @@ def prune_checkpoint(
     sparsity: float,
     scope: str = "model",
     budget: str = "model",
+    values: str = "projected",
     targets: Sequence[str] = (),
     ignore: Sequence[str] = (),
     axes: Axes | None = None,
@@ -57,14 +58,17 @@ def prune_checkpoint(
 
     ``hoyer`` is the target of all vectors together (``budget="model"``) or of each tensor
     ("layer"), ``sparsity`` the fraction of zeros of all chosen tensors together
-    (``scope="model"``) or of each ("layer"). With ``packed`` the result is a file as ``prune.save``
-    writes it.
+    (``scope="model"``) or of each ("layer"). With ``values="original"`` the zeros are the same, and
+    what survives keeps the value that it had. With ``packed`` the result is a file as
+    ``prune.save`` writes it.
     """
     if not 0.0 <= sparsity <= 1.0:
         raise InvalidInput(f"sparsity is {sparsity}; expected a fraction of zeros in [0, 1]")
     for name, value in (("scope", scope), ("budget", budget)):
         if value not in ("model", "layer"):
             raise InvalidInput(f"{name} is {value!r}; expected 'model' or 'layer'")
+    if values not in ("projected", "original"):
+        raise InvalidInput(f"values is {values!r}; expected 'projected' or 'original'")
     store = open_store(source)
     along = axes or (lambda tensor: axes_of(len(tensor.shape)))
     chosen = choose(store.tensors, targets, ignore)
@@ -73,7 +77,7 @@ def prune_checkpoint(
     try:
         _project(store, beside[0], chosen, along, hoyer, budget, before, advance)
         after = _cut(open_store(beside[0]), beside[1] if packed else out, chosen, along, sparsity,
-                     scope, advance)  # fmt: skip
+                     scope, store if values == "original" else None, advance)  # fmt: skip
         if packed:
             advance("packing")
             save(_Held(open_store(beside[1])), out)
@@ -132,6 +136,7 @@ def _cut(
     axes: Axes,
     sparsity: float,
     scope: str,
+    original: Store | None,
     advance: Callable[[str], None],
 ) -> dict[str, Measures]:
     dtype = common_dtype([torch.float64 if t.dtype == "F64" else torch.float32 for t in chosen])
@@ -154,6 +159,11 @@ def _cut(
         cutoff = cutoffs[tensor.name]
         gone, ties[id(cutoff)] = _gone(values, cutoff, ties[id(cutoff)])
         values[gone.numpy()] = 0.0
+        if original is not None:
+            zeros = values == 0.0
+            del values  # so that two tensors are in memory, and not three
+            values = original.read(tensor)
+            values[zeros] = 0.0
         after[tensor.name] = measure(values, axes(tensor))
         return values
 
