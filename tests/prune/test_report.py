@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,25 @@ def test_layers_without_a_hoyer_measure_are_counted() -> None:
     assert found.total.hoyer == linear.total.hoyer
     assert json.loads(json.dumps(found.as_dict()))["rows"][1]["hoyer"] is None
     assert "–" in str(found)
+
+
+def test_a_default_device_is_for_new_models_only(mlp: nn.Module, tmp_path: Path) -> None:
+    """``torch.set_default_device("cuda")`` moves no model; a device without values tells."""
+    other, x, file = copy.deepcopy(mlp), torch.randn(4, 64), tmp_path / "small.safetensors"
+    with torch.device("meta"):
+        prune.project_(mlp, prune.Plan(0.8))
+        assert prune.cut(mlp, 0.9, floor=1).zeros == round(0.9 * 2368)
+        assert prune.baselines.random(other, 0.9, floor=1).zeros == round(0.9 * 2368)
+        assert prune.report(mlp).total.zeros == round(0.9 * 2368)
+        prune.save(mlp, file)
+        prune.load(other, file)
+        with torch.no_grad():
+            dense = mlp(x)
+            assert prune.sparse_linear(mlp, min_sparsity=0.5) == ["0", "2"]
+            torch.testing.assert_close(mlp(x), dense)
+            prune.dense_linear(mlp)
+            torch.testing.assert_close(mlp(x), dense)
+    assert torch.equal(other[0].weight, mlp[0].weight)
 
 
 def test_a_report_of_an_empty_network(mlp: nn.Module) -> None:

@@ -91,6 +91,10 @@ def test_nothing_matched_says_what_there_is(convnet: nn.Module) -> None:
 def test_broken_patterns(pattern: str, convnet: nn.Module) -> None:
     with pytest.raises(InvalidInput):
         prune.select(convnet, (pattern,))
+    with pytest.raises(InvalidInput, match="a pattern is"):
+        prune.select(convnet, 3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="a pattern is Linear"):
+        prune.select(convnet, convnet[7])
 
 
 def test_meta_lazy_and_quantised_models_are_refused() -> None:
@@ -196,6 +200,11 @@ def test_rows_of_a_channels_last_convolution_are_filters() -> None:
         ({"budget": "network"}, InvalidInput),
         ({"budget": {"Linear": 2.0}}, InvalidInput),
         ({"layer_weights": {"Linear": 0.0}}, InvalidInput),
+        ({"layer_weights": {"Linear": "2"}}, UnsupportedType),
+        ({"layer_weights": [1.0]}, UnsupportedType),
+        ({"weights": {"Linear": [1.0, 2.0]}}, UnsupportedType),
+        ({"budget": 0.8}, UnsupportedType),
+        ({"vectors": None}, UnsupportedType),
     ],
 )
 def test_impossible_plans(options: dict[str, object], error: type[Exception]) -> None:

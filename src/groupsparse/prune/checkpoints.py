@@ -268,7 +268,7 @@ class _Reader:
         kept = mask.unpack()
         if int(kept.count_nonzero()) != values.numel():
             raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
-        dense = torch.zeros(mask.shape, dtype=values.dtype)
+        dense = torch.zeros(mask.shape, dtype=values.dtype, device="cpu")
         pattern = _BIT_PATTERN[values.itemsize]
         dense.view(pattern).numpy()[kept.numpy()] = values.view(pattern).numpy()
         return dense

@@ -69,7 +69,7 @@ def kth_smallest(scores: Sequence[Scores], k: int, dtype: torch.dtype) -> Cutoff
     steps = torch.finfo(dtype).bits // _DIGIT
     for step in range(steps):
         shift = _DIGIT * (steps - 1 - step)
-        counts = torch.zeros(_BUCKETS, dtype=torch.int64)
+        counts = torch.zeros(_BUCKETS, dtype=torch.int64, device="cpu")
         for part, total in _parts(scores):
             own = _counts(part, dtype, shift, prefix if step else None)
             counts += own if total is None else total(own)
@@ -99,7 +99,7 @@ def common_dtype(dtypes: Iterable[torch.dtype]) -> torch.dtype:
 
 def _counts(scores: Sequence[Scores], dtype: torch.dtype, shift: int, prefix: int | None) -> Tensor:
     """How many keys have each digit, of those that start with ``prefix`` (None: of all)."""
-    counts = torch.zeros(_BUCKETS, dtype=torch.int64)
+    counts = torch.zeros(_BUCKETS, dtype=torch.int64, device="cpu")
     for keys in _chunks(scores, dtype):
         if prefix is None:
             # The leading digit carries the sign; moving it makes it count from zero.
@@ -151,7 +151,7 @@ def _value(key: int, dtype: torch.dtype) -> float:
     """The score that has this key."""
     integers = _integers(dtype)
     bits = key ^ torch.iinfo(integers).max if key < 0 else key
-    return float(torch.tensor(bits, dtype=integers).view(dtype))
+    return float(torch.tensor(bits, dtype=integers, device="cpu").view(dtype))
 
 
 def refuse_non_finite(scores: Sequence[Scores]) -> NoReturn:
@@ -166,6 +166,6 @@ def refuse_non_finite(scores: Sequence[Scores]) -> NoReturn:
 
 def _all_finite(counts: Tensor, dtype: torch.dtype, shift: int) -> bool:
     """The counts of the leading digit show for free whether there is a NaN or infinity."""
-    infinity = int(_keys(torch.tensor(math.inf), dtype)) >> shift
+    infinity = int(_keys(torch.tensor(math.inf, device="cpu"), dtype)) >> shift
     middle = _BUCKETS // 2
     return not (counts[middle + infinity :].any() or counts[: middle - infinity].any())

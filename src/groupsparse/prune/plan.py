@@ -91,6 +91,9 @@ class Plan:
         object.__setattr__(self, "targets", as_patterns(self.targets))
         object.__setattr__(self, "ignore", as_patterns(self.ignore))
         _check_target("hoyer", self.hoyer)
+        for name, value in (("vectors", self.vectors), ("budget", self.budget)):
+            if not isinstance(value, str | Mapping):
+                raise UnsupportedType(f"{name} is {value!r}; expected a string or a mapping")
         kinds = [self.vectors] if isinstance(self.vectors, str) else list(self.vectors.values())
         for kind in kinds:
             if kind not in KINDS:
@@ -103,6 +106,15 @@ class Plan:
         else:
             for pattern, target in self.budget.items():
                 _check_target(f"the budget of {pattern!r}", target)
+        for name, wanted in (("layer_weights", Real), ("weights", Tensor)):
+            given = getattr(self, name)
+            if not isinstance(given, Mapping):
+                raise UnsupportedType(f"{name} is {given!r}; expected a mapping of patterns")
+            for pattern, value in given.items():
+                if not isinstance(value, wanted):
+                    raise UnsupportedType(
+                        f"{name}: {pattern!r} has {value!r}; expected a {wanted.__name__}"
+                    )
         for pattern, price in self.layer_weights.items():
             if not 0.0 < price < float("inf"):
                 raise InvalidInput(f"the layer weight of {pattern!r} is {price}; expected > 0")

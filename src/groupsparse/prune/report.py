@@ -189,7 +189,9 @@ def _measure(member: Member) -> _Figures:
     weights = member.weights
     if weights is not None and weights.shape == whole.shape:
         weights = weights.reshape(view.shape)
-    measures = torch.as_tensor(hoyer(view, axis=axes, weights=weights), dtype=torch.float64)
+    measures = torch.as_tensor(
+        hoyer(view, axis=axes, weights=weights), dtype=torch.float64, device=view.device
+    )
     measures = measures.reshape(-1)
     # The measure is β(‖w‖ − wᵀx), so that β wᵀx is what is left. A zero vector uses nothing up.
     used = _most(member.length, weights, axes) - measures
@@ -203,11 +205,11 @@ def _measure(member: Member) -> _Figures:
     )
 
 
-def _most(length: int, weights: Tensor | None, axes: tuple[int, ...]) -> Tensor:
+def _most(length: int, weights: Tensor | None, axes: tuple[int, ...]) -> Tensor | float:
     """β‖w‖ with β = 1/(‖w‖ − min w), of each vector or of all; √n/(√n − 1) without weights."""
     if weights is None:
-        norm, least = torch.tensor(length, dtype=torch.float64).sqrt(), torch.tensor(1.0)
-    elif weights.numel() == length:
+        return length**0.5 / (length**0.5 - 1.0)
+    if weights.numel() == length:
         norm, least = weights.double().norm(), weights.double().min()
     else:
         norm = weights.double().norm(dim=axes).reshape(-1)

@@ -71,7 +71,12 @@ class CSRLinear(nn.Module):
         """W as a sparse tensor over the buffers' memory."""
         shape = (self.out_features, self.in_features)
         return torch.sparse_csr_tensor(
-            self.crow, self.column, self.values, shape, check_invariants=False
+            self.crow,
+            self.column,
+            self.values,
+            shape,
+            device=self.values.device,
+            check_invariants=False,
         )
 
     @property
@@ -218,7 +223,7 @@ def _worth_it(linear: nn.Linear, batch: int, min_sparsity: float | None) -> bool
         return int(weight.count_nonzero()) <= (1.0 - min_sparsity) * weight.numel()
     if weight.device.type != "cpu":
         return False
-    x = torch.randn(batch, linear.in_features, dtype=weight.dtype)
+    x = torch.randn(batch, linear.in_features, dtype=weight.dtype, device=weight.device)
     compressed = CSRLinear(linear)
     with torch.inference_mode():
         try:

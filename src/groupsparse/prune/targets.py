@@ -144,6 +144,8 @@ class Matcher:
 
 def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
     """Patterns as a tuple of strings, each checked."""
+    if isinstance(given, nn.Module) or not isinstance(given, str | type | Iterable):
+        raise InvalidInput(f"a pattern is {given!r}; expected a name, 're:...' or a class")
     items = (given,) if isinstance(given, str | type) else tuple(given)
     patterns = []
     for item in items:

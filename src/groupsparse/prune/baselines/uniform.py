@@ -45,11 +45,11 @@ def random(
     90
     """
     found = select(model, targets, ignore)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     # Drawn in float64: in float32 a million draws hold ties, and ties go to the first entries.
     scores = {
         target.name: torch.rand(
-            local(target.parameter).shape, generator=generator, dtype=torch.float64
+            local(target.parameter).shape, generator=generator, dtype=torch.float64, device="cpu"
         )
         for target in found
     }
