@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -208,7 +209,8 @@ def _measure(member: Member) -> _Figures:
 def _most(length: int, weights: Tensor | None, axes: tuple[int, ...]) -> Tensor | float:
     """β‖w‖ with β = 1/(‖w‖ − min w), of each vector or of all; √n/(√n − 1) without weights."""
     if weights is None:
-        return length**0.5 / (length**0.5 - 1.0)
+        return math.sqrt(length) / (math.sqrt(length) - 1.0)
+    norm: Tensor
     if weights.numel() == length:
         norm, least = weights.double().norm(), weights.double().min()
     else:
