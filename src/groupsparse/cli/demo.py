@@ -22,7 +22,7 @@ TITLE = "groupsparse: one number in, sparsity out"
 OPENING = (
     "Many things become easier to read, to store and to compute when most of their numbers are "
     "**exactly zero**. This library makes that happen with one knob: you say how sparse a "
-    "collection of lists shall be **on average**, and it returns the closest collection that is, "
+    "collection of lists should be **on average**, and it returns the closest collection that is, "
     "deciding by itself which lists become sparse and which stay dense.",
     "Two measures appear on this page. **Zeros** is the share of numbers that are exactly zero. "
     "The **Hoyer measure** says how unequal the numbers of a list are: 0 where all are equally "

@@ -107,9 +107,9 @@ def section(originals: NDArray[np.float64], fits: Mapping[str, Fit]) -> Section:
         f"was {TARGET}.",
     )
     made.note(
-        "How to read it: the sparser the parts, the larger the error, because they can do less. "
-        "What counts is what sparsity costs. The parts that share a target differ among "
-        "themselves (the column “least to most”): detail stays where it is needed."
+        "How to read it: sparser parts can do less, so the error grows. The question is by how "
+        "much. Parts that share a target differ among themselves (the column “least to most”): "
+        "detail stays where it is needed."
     )
     made.show(
         Picture(

@@ -73,9 +73,10 @@ def section(before: Vectors, p: Projection[Any]) -> Section:
     made.say(
         "Here are four lists of numbers (mathematicians say: vectors), each with a few large "
         "ones in a lot of noise (the orange dots). We ask for one thing only: after the "
-        f"projection their **average** Hoyer measure shall be {p.target}. How the burden is "
-        "shared is not our business. The library finds the closest lists that have this average "
-        "(the blue bars): the noise is gone, the large numbers are still where they were.",
+        f"projection their **average** Hoyer measure should be {p.target}. How much each list "
+        "gives up for that is for the library to decide. It finds the closest lists that have "
+        "this average (the blue bars): nearly all of the noise is gone, and the large numbers "
+        "are still where they were.",
     )
     made.show(
         Picture(
@@ -98,8 +99,8 @@ def section(before: Vectors, p: Projection[Any]) -> Section:
             "multiplier",
             figure_of(plotting.multiplier_curve(before, p.target)),
             "A falling curve that crosses zero at the multiplier",
-            "Behind it is one equation in one unknown, a price on density that all lists pay. "
-            "The curve falls, so it crosses zero once; the orange dot is that price.",
+            "Behind it is one equation with one unknown: a price that every list pays for being "
+            "dense. The curve falls, so it crosses zero once; the orange dot is that price.",
         ),
     )
     made.table(

@@ -145,7 +145,8 @@ def section(found: Found, effort: Effort) -> Section:
         "A network that forgets nearly all of itself",
         f"With **{percent(at)}** of its parameters set to zero, a network trained with the "
         f"projection still reads {np.mean(found.repaired[INDUCED][at]):.1f} % of unseen digits "
-        f"correctly; the complete one {dense:.1f} %.",
+        f"correctly; the complete one {dense:.1f} %, the common recipe "
+        f"{np.mean(found.repaired[MAGNITUDE][at]):.1f} %.",
     )
     made.say(
         f"A small neural network with {total.parameters:,} parameters learns to tell which digit "
@@ -179,8 +180,8 @@ def section(found: Found, effort: Effort) -> Section:
             "accuracy-cut",
             _curves(found.cut, found.dense, "before repair"),
             "Accuracy against the fraction of zeros, right after the cut",
-            "Before the repair one sees how well a network was prepared for its loss; only the "
-            "first method prepares it.",
+            "Right after the cut one sees how well a network was prepared for it. Only the first "
+            "method prepares it while it trains.",
         ),
         Picture(
             "accuracy-repaired",
@@ -193,7 +194,8 @@ def section(found: Found, effort: Effort) -> Section:
     made.say(_comparison(found))
     made.note(
         "What not to read into it: this network and its images are tiny, and differences smaller "
-        "than the bars are chance. The experiments in the repository are about larger ones."
+        "than the bars are chance. On larger networks the order can be another one: the page "
+        "“Which method for my network?” of the documentation shows what was measured there."
     )
     made.heading("Where the zeros are")
     made.show(
