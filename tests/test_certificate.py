@@ -171,3 +171,12 @@ def test_a_certificate_cannot_be_changed():
     p = gs.solve(np.eye(3), 0.5)
     with pytest.raises(dataclasses.FrozenInstanceError):
         p.multiplier = 1.0
+
+
+def test_a_certificate_prints_on_a_line_and_leaves_out_the_data():
+    """`prune.project_` returns certificates of whole networks, which consoles print unasked."""
+    p = gs.solve(np.random.default_rng(0).normal(size=(20, 30)), 0.8)
+    assert p.value.shape == (20, 30)
+    assert "value" not in repr(p)
+    assert "target met" in repr(p)
+    assert "\n" not in repr(p)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -64,7 +64,7 @@ class Projection(Generic[V]):
     (True, True)
     """
 
-    value: V
+    value: V = field(repr=False)  # it may be a whole network
     multiplier: float
     target: float
     hoyer: float
