@@ -34,7 +34,7 @@ class TestTarget:
         )  # fmt: skip
         assert array.tobytes() == GOOD.tobytes()
 
-    @pytest.mark.parametrize("target", [None, "half", 1j, [0.5, 0.6], np.array([0.5, 0.6])])
+    @pytest.mark.parametrize("target", [None, "half", "0.5", 1j, [0.5, 0.6], np.array([0.5, 0.6])])
     def test_not_a_number(self, target):
         refuses((TypeError, ValueError), "hoyer", args=(GOOD, target))
 
@@ -177,6 +177,10 @@ class TestTypes:
     def test_things_that_are_no_vectors(self, thing, call):
         refuses((TypeError, ValueError), "vectors", call=call, args=(thing, 0.5))
 
+    @pytest.mark.parametrize("thing", [{1.0, 2.0}, (row for row in GOOD), {"a": 1}.values()])
+    def test_collections_that_are_no_list_are_called_by_name(self, thing):
+        refuses(TypeError, "vectors", type(thing).__name__, "list, tuple", args=(thing, 0.5))
+
     def test_ragged_rows_inside_a_member(self):
         refuses((TypeError, ValueError), args=([[[1.0, 2.0], [3.0]], [1.0, 2.0]], 0.5))
 
@@ -208,6 +212,11 @@ class TestOptions:
     @pytest.mark.parametrize("start", [np.nan, -1.0, np.inf])
     def test_start(self, start):
         refuses(InvalidInput, "start", str(start), start=start)
+
+    @pytest.mark.parametrize("name", ["tol", "start"])
+    @pytest.mark.parametrize("thing", ["0.5", [0.5], np.ones(3), 1j])
+    def test_things_that_are_no_numbers(self, thing, name):
+        refuses(TypeError, name, "expected a", **{name: thing})
 
     @pytest.mark.parametrize("tol", [np.nan, -1e-9, np.inf])
     def test_tol(self, tol):

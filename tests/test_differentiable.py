@@ -74,6 +74,12 @@ def test_compiled_without_graph_breaks():
     torch.testing.assert_close(compiled.grad, eager.grad, rtol=0, atol=1e-14)
 
 
+def test_the_measure_compiles_too():
+    measure = torch.compile(lambda x: gs.hoyer(x, axis=(0, 2)), fullgraph=True, backend="aot_eager")
+    x = normal(3, 4, 5, grad=False)
+    torch.testing.assert_close(measure(x), gs.hoyer(x, axis=(0, 2)), rtol=0, atol=1e-14)
+
+
 def test_registered_as_pytorch_expects():
     arguments = ([normal(4, 7)], 0.8, [1], [], -1.0, -1.0, "")
     torch.library.opcheck(torch.ops.groupsparse.project.default, arguments)

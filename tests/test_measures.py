@@ -106,6 +106,24 @@ def test_the_promise_of_project_can_be_checked_with_our_own_measure():
         assert gs.average_hoyer(z, weights=weights) == pytest.approx(target, abs=1e-10)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("weights", [None, np.array([1.0, 2.0])])
+def test_what_is_not_finite_has_no_measure(bad, weights):
+    array = np.array([[1.0, bad], [3.0, 0.0], [0.0, 0.0]])
+    want = gs.hoyer(array[1:], weights=weights)
+    found = gs.hoyer(array, weights=weights)
+    assert np.isnan(found[0])
+    np.testing.assert_array_equal(found[1:], want)
+    assert np.isnan(gs.average_hoyer(array, weights=weights))
+
+
+def test_weights_of_containers_belong_to_their_members():
+    vectors = {"a": np.array([1.0, 2.0]), "b": np.array([3.0, 1.0])}
+    for weights in ({"a": np.ones(2)}, [np.ones(2)] * 2, np.ones(2)):
+        with pytest.raises(InvalidInput, match="weights"):
+            gs.average_hoyer(vectors, weights=weights)
+
+
 @pytest.mark.parametrize("measure", [gs.hoyer, gs.average_hoyer])
 def test_bad_input(measure):
     for empty in (np.empty((0, 3)), np.empty((3, 0))):

@@ -141,6 +141,29 @@ def test_a_tensor_of_single_entries_is_left_alone_in_a_shared_group():
     np.testing.assert_array_equal(tensors[-1], np.full((6, 1), 3.0))
 
 
+def test_anything_to_iterate_over_is_a_list_of_tensors():
+    tensors, want = network(), network()
+    found = gs.project_each_((tensor for tensor in tensors), 0.8)
+    gs.project_each_(want, 0.8)
+    for p, tensor, one in zip(found, tensors, want, strict=True):
+        assert p.value is tensor
+        assert tensor.tobytes() == one.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        (np.ones((3, 4)), "single"),
+        (3.0, "3.0"),
+        ([np.arange(3.0), [1.0, 2.0]], r"tensors\[1\] is a list"),
+        ({"a": 1.0}, r"tensors\['a'\] is a float"),
+    ],
+)
+def test_what_are_no_tensors_is_said(given, word):
+    with pytest.raises((TypeError, ValueError), match=word):
+        gs.project_each_(given, 0.8)
+
+
 def test_bad_lists_of_options_write_nothing():
     for options in (
         {"hoyer": [0.5, 0.6]},
@@ -150,6 +173,9 @@ def test_bad_lists_of_options_write_nothing():
         {"hoyer": 0.5, "axis": 3},
         {"hoyer": 0.5, "start": [0.1]},
         {"hoyer": 0.5, "weights": [None, None, -np.ones(13), None]},
+        {"hoyer": 0.5, "weights": [None, None]},
+        {"hoyer": 0.5, "weights": {"layer0": None}},
+        {"hoyer": 0.5, "weights": np.ones(4)},
         {"hoyer": [0.5] * 4, "shared": True},
     ):
         tensors, before = network(), network()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import types
+from collections import OrderedDict, UserDict, defaultdict
 
 import numpy as np
 import pytest
@@ -134,6 +135,25 @@ def test_containers_keep_shape_dtype_and_layout_of_each_member():
     flat = [np.ravel(v).astype(float) for v in vectors]
     answers = [np.ravel(z).astype(float) for z in value]
     check_projection(flat, answers, 0.8, tolerance=TOLERANCES["float16"])
+
+
+def test_mappings_of_every_kind_come_back_as_that_kind():
+    members = {"b": np.array([3.0, -1.0, 0.5]), "a": np.array([1.0, 2.0, -9.0, 0.1])}
+    kinds = [
+        OrderedDict(members),
+        defaultdict(list, members),
+        UserDict(members),
+        types.MappingProxyType(members),
+    ]
+    want = gs.project(members, 0.7)
+    for given in kinds:
+        found = gs.project(given, 0.7)
+        assert type(found) is type(given)
+        assert list(found) == ["b", "a"]
+        for key in members:
+            np.testing.assert_array_equal(found[key], want[key])
+            np.testing.assert_array_equal(given[key], members[key])
+    assert gs.project(kinds[1], 0.7)["new"] == []  # it still knows its default
 
 
 def test_weighted_containers():

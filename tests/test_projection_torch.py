@@ -254,6 +254,16 @@ class TestBadInput:
         with pytest.raises(InvalidInput, match="memory"):
             gs.project_(tensor, 0.9)
 
+    @pytest.mark.parametrize("weights", [[], [None, None], [torch.ones(5)] * 3, torch.ones(5)])
+    def test_weights_of_containers_belong_to_their_members(self, weights):
+        with pytest.raises((TypeError, ValueError), match="weights"):
+            gs.project([sample((5,)), sample((5,))], 0.5, weights=weights)
+
+    @pytest.mark.parametrize("options", [{"tol": -1.0}, {"tol": float("nan")}, {"start": -1.0}])
+    def test_options_out_of_range(self, options):
+        with pytest.raises(InvalidInput, match=next(iter(options))):
+            gs.project(sample((4, 5)), 0.5, **options)
+
     def test_unusable_kernel_is_an_error_not_another_kernel(self):
         with pytest.raises(gs.InvalidInput):
             gs.project(sample((3, 4)), 0.5, kernel="abacus")
@@ -281,3 +291,9 @@ def test_measures(axis, dtype):
     pairs = zip(rows(numpy_of(tensor), axis), rows(numpy_of(weights), axis), strict=True)
     np.testing.assert_allclose(np.ravel(got), [oracle.hoyer(v, w) for v, w in pairs], atol=1e-6)
     assert gs.zero_fraction([tensor, torch.zeros(60)]) == 0.5
+
+
+def test_what_is_not_finite_has_no_measure():
+    tensor = torch.tensor([[1.0, float("nan")], [float("inf"), 2.0], [3.0, 0.0], [0.0, 0.0]])
+    assert gs.hoyer(tensor).isnan().tolist() == [True, True, False, False]
+    assert gs.hoyer(tensor)[2:].tolist() == [1.0, 1.0]

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .bundle import rebuilt
+from .bundle import rebuilt, weights_in_order
+from .errors import UnsupportedType
 from .kernels.torch_eager import working_dtype
 from .layout import normal_axes
 from .tensors import spread_weights
@@ -42,15 +43,19 @@ def project(
         [0] if single else list(given) if isinstance(given, Mapping) else range(len(given))
     )
     vectors = [given] if single else [given[key] for key in keys]
-    every = [weights] if single else [None if weights is None else weights[key] for key in keys]
     axes = list(normal_axes(axis, given.ndim, "vectors")) if single else []
+    every: list[Any] = []
+    if weights is not None:
+        every = [weights] if single else weights_in_order(weights, given)
+        if any(weight is None for weight in every):
+            raise UnsupportedType("weights holds a None; expected the weights of each member")
     values, _ = _project(
         vectors,
         float(hoyer),
         axes,
-        [] if weights is None else [torch.as_tensor(w) for w in every],
-        _NONE if tol is None else float(tol),
-        _NONE if start is None else float(start),
+        [torch.as_tensor(w) for w in every],
+        _NONE if tol is None else tol,
+        _NONE if start is None else start,
         kernel or "",
     )
     return values[0] if single else rebuilt(given, keys, values)

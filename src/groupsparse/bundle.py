@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -76,16 +77,11 @@ class Container:
     def _members_of(self, weights: Any) -> list[Any]:
         if weights is None:
             return [None] * len(self.keys)
-        same = isinstance(weights, Mapping) == isinstance(self.given, Mapping)
-        if not isinstance(weights, Mapping | list | tuple) or not same:
-            raise InvalidInput("weights must be a container like vectors, with one member for each")
-        keys = weights if isinstance(weights, Mapping) else range(len(weights))
-        if set(keys) != set(self.keys):
-            raise InvalidInput(
-                f"weights has {len(weights)} members and vectors {len(self.keys)}; expected the "
-                "same ones"
-            )
-        return [to_numpy(weights[key], f"weights of {self._name(key)}") for key in self.keys]
+        members = weights_in_order(weights, self.given)
+        return [
+            to_numpy(weight, f"weights of {self._name(key)}")
+            for key, weight in zip(self.keys, members, strict=True)
+        ]
 
     def _make_items(self) -> list[Item]:
         alike: dict[tuple[int, Any], list[int]] = {}
@@ -127,11 +123,29 @@ class Container:
         return rebuilt(self.given, self.keys, values)
 
 
+def weights_in_order(weights: Any, given: Any, name: str = "vectors") -> list[Any]:
+    """The members of a container of weights, in the order of what they belong to."""
+    same = isinstance(weights, Mapping) == isinstance(given, Mapping)
+    if not isinstance(weights, Mapping | list | tuple) or not same:
+        raise InvalidInput(f"weights must be a container like {name}, with one member for each")
+    keys = list(weights) if isinstance(weights, Mapping) else list(range(len(weights)))
+    wanted = list(given) if isinstance(given, Mapping) else list(range(len(given)))
+    if set(keys) != set(wanted):
+        raise InvalidInput(
+            f"weights has the members {keys} and {name} {wanted}; expected the same ones"
+        )
+    return [weights[key] for key in wanted]
+
+
 def rebuilt(given: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any:
     """A container of the given one's kind."""
     kind: Any = type(given)
+    if isinstance(given, MutableMapping):
+        answer = copy.copy(given)  # keeps what it has beside its members, as a defaultdict
+        answer.update(zip(keys, values, strict=True))
+        return answer
     if isinstance(given, Mapping):
-        return kind(zip(keys, values, strict=True))
+        return kind(dict(zip(keys, values, strict=True)))
     return kind._make(values) if hasattr(kind, "_make") else kind(values)
 
 

@@ -191,8 +191,16 @@ def real_array(x: Any, name: str) -> NDArray[Any]:
         raise UnsupportedType(
             f"{name} is a masked array, and the projection knows no masks; fill it first"
         )
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged rows, tensors with gradients
+        raise UnsupportedType(f"{name} cannot be taken as an array: {error}") from error
     kind = array.dtype.kind
+    if kind == "O" and array.ndim == 0 and not isinstance(x, np.ndarray):
+        raise UnsupportedType(
+            f"{name} is a {type(x).__name__}, of dtype object; expected an array, a tensor, or a "
+            "list, tuple or dict of these"
+        )
     if kind in "iu":
         return array.astype(np.float64)
     if kind != "f" or array.dtype.type not in FLOATS:
@@ -227,13 +235,20 @@ def filter_axes(ndim: int) -> tuple[int, ...]:
 
 def checked_target(hoyer: Any) -> float:
     """The target as a float in [0, 1]."""
-    try:
-        target = float(hoyer)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedType(f"hoyer is {hoyer!r}; expected a number in [0, 1]") from error
+    target = as_number(hoyer, "hoyer", "a number in [0, 1]")
     if not 0.0 <= target <= 1.0:
         raise InvalidInput(f"hoyer is {target}; expected a number in [0, 1]")
     return target
+
+
+def as_number(x: Any, name: str, expected: str) -> float:
+    """A number of any kind as a float; a string is none, even where it spells one."""
+    try:
+        if not isinstance(x, str | bytes):
+            return float(x)
+    except (TypeError, ValueError):
+        pass
+    raise UnsupportedType(f"{name} is {x!r}; expected {expected}")
 
 
 def arrange(array: NDArray[Any], axis: Axis, weights: Any, name: str = "vectors") -> Item:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from .bundle import Single, bundle, is_tensor, refuse_overlap
-from .errors import InvalidInput
+from .bundle import Single, bundle, is_tensor, refuse_overlap, weights_in_order
+from .errors import InvalidInput, UnsupportedType
 from .group import Certificate, Group
-from .layout import Axis, checked_target, filter_axes
+from .layout import Axis, as_number, checked_target, filter_axes
 from .places import all_tensors, any_sharded, members_of, place
 from .result import Projection, multiplier_of
 
@@ -80,7 +80,13 @@ def project(
         from . import autograd
 
         return autograd.project(  # type: ignore[no-any-return]
-            vectors, checked_target(hoyer), axis, weights, tol, multiplier_of(start), kernel
+            vectors,
+            checked_target(hoyer),
+            axis,
+            weights,
+            _checked_tol(tol),
+            multiplier_of(start),
+            kernel,
         )
     return _run(vectors, hoyer, axis, weights, tol, start, kernel)  # type: ignore[no-any-return]
 
@@ -156,7 +162,7 @@ def solve(
 
 
 def project_each_(
-    tensors: Sequence[Any] | Mapping[Any, Any],
+    tensors: Any,
     hoyer: float | Sequence[float] | Mapping[Any, float],
     *,
     axis: Any = None,
@@ -170,7 +176,7 @@ def project_each_(
 
     Parameters
     ----------
-    tensors : list, tuple or dict of arrays or torch.Tensors
+    tensors : list, tuple or dict of arrays or torch.Tensors, or an iterator over them
         Each one is a group with its own target and multiplier or, with ``shared``, all their
         vectors together are one group. All of them are checked and solved before the first is
         written: where an error is raised, every tensor is as it was. CUDA tensors are projected
@@ -206,9 +212,10 @@ def project_each_(
     >>> round(gs.average_hoyer(filters), 10)
     0.7
     """
+    tensors = _checked_tensors(tensors)
     keys = list(tensors) if isinstance(tensors, Mapping) else list(range(len(tensors)))
-    if not keys:
-        raise InvalidInput("tensors is empty; expected at least one tensor")
+    if weights is not None:
+        weights_in_order(weights, tensors, "tensors")
     axes = axis if isinstance(axis, list | Mapping) else [axis] * len(keys)
     each = _one_each(axes, keys, "axis")
     names: Sequence[Any] = [0] if shared else keys
@@ -339,6 +346,26 @@ def _result(value: V, group: Group, certificate: Certificate) -> Projection[V]:
     )
 
 
+def _checked_tensors(given: Any) -> Any:
+    """The tensors of a call on many, as a container; anything to iterate over becomes a list."""
+    if is_tensor(given) or isinstance(given, np.ndarray):
+        raise InvalidInput(
+            "tensors is a single one; expected a list, tuple or dict of them (one alone: project_)"
+        )
+    tensors = given
+    if not isinstance(given, Mapping | list | tuple):
+        if not isinstance(given, Iterable):
+            raise UnsupportedType(f"tensors is {given!r}; expected a list, tuple or dict of them")
+        tensors = list(given)  # as the parameters of a module
+    if not tensors:
+        raise InvalidInput("tensors is empty; expected at least one tensor")
+    for key in tensors if isinstance(tensors, Mapping) else range(len(tensors)):
+        if not (is_tensor(tensors[key]) or isinstance(tensors[key], np.ndarray)):
+            kind = type(tensors[key]).__name__
+            raise UnsupportedType(f"tensors[{key!r}] is a {kind}; only arrays change in place")
+    return tensors
+
+
 def _one_each(given: Any, keys: Sequence[Any], name: str) -> list[Any]:
     """One value per key from a list or dict of them, or the same value for all."""
     if isinstance(given, Mapping):
@@ -353,6 +380,9 @@ def _one_each(given: Any, keys: Sequence[Any], name: str) -> list[Any]:
 
 
 def _checked_tol(tol: float | None) -> float | None:
-    if tol is not None and not 0.0 <= float(tol) < 1.0:
-        raise InvalidInput(f"tol is {tol}; expected a number in [0, 1)")
-    return tol
+    if tol is None:
+        return None
+    number = as_number(tol, "tol", "a number in [0, 1)")
+    if not 0.0 <= number < 1.0:
+        raise InvalidInput(f"tol is {number}; expected a number in [0, 1)")
+    return number

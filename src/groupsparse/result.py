@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from .errors import InvalidInput
+from .layout import as_number
 
 V = TypeVar("V")
 
@@ -90,7 +91,8 @@ def multiplier_of(start: float | Projection[Any] | None) -> float | None:
     """The multiplier that a solve is to start from."""
     if start is None:
         return None
-    mu = float(start.multiplier if isinstance(start, Projection) else start)
+    expected = "a multiplier, a finite number >= 0"
+    mu = start.multiplier if isinstance(start, Projection) else as_number(start, "start", expected)
     if not 0.0 <= mu < math.inf:
-        raise InvalidInput(f"start is {mu}; expected a multiplier, a finite number >= 0")
+        raise InvalidInput(f"start is {mu}; expected {expected}")
     return mu

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .bundle import weights_in_order
 from .errors import InvalidInput
 from .layout import Axis, normal_axes, real_array, weights_of
 
@@ -18,7 +19,8 @@ def hoyer(x: Any, *, axis: Axis = -1, weights: Any = None) -> Any:
     """Hoyer measure of each vector: (‖w‖₂ − Σ wⱼ|xⱼ| / ‖x‖₂) / (‖w‖₂ − min w).
 
     It is 0 where all entries are equally large and 1 where a single one is not zero; without
-    weights, w = 1. A zero vector counts as 1. A vector of length 1 has no Hoyer measure: NaN.
+    weights, w = 1. A zero vector counts as 1. A vector of length 1 has no Hoyer measure: NaN, as
+    for one with an entry that is not finite.
 
     Parameters
     ----------
@@ -53,7 +55,8 @@ def hoyer(x: Any, *, axis: Axis = -1, weights: Any = None) -> Any:
         raise InvalidInput(f"x is empty (shape {array.shape}); expected at least one vector")
     magnitude = np.abs(array, dtype=np.float64)
     # Dividing by the largest entry keeps the squares in range; the measure does not change.
-    magnitude /= np.where((top := magnitude.max(axis=axes, keepdims=True)) > 0.0, top, 1.0)
+    with np.errstate(invalid="ignore"):  # an infinity becomes a NaN, as its measure is
+        magnitude /= np.where((top := magnitude.max(axis=axes, keepdims=True)) > 0.0, top, 1.0)
     norm = np.sqrt((magnitude * magnitude).sum(axis=axes))
     if weights is None:
         length = math.prod(array.shape[a] for a in axes)
@@ -69,7 +72,7 @@ def hoyer(x: Any, *, axis: Axis = -1, weights: Any = None) -> Any:
         measure = np.full(norm.shape, np.nan)
     else:
         measure = (whole - total / np.where(norm > 0.0, norm, 1.0)) / (whole - least)
-        measure = np.where(norm > 0.0, measure, 1.0)
+        measure = np.where(norm == 0.0, 1.0, measure)
     return float(measure) if measure.ndim == 0 else measure
 
 
@@ -98,9 +101,10 @@ def average_hoyer(vectors: Any, *, axis: Axis = -1, weights: Any = None) -> floa
     """
     if isinstance(vectors, Mapping | list | tuple):
         keys = list(vectors) if isinstance(vectors, Mapping) else range(len(vectors))
+        every = [None] * len(keys) if weights is None else weights_in_order(weights, vectors)
         parts = [
-            hoyer(vectors[key], axis=None, weights=None if weights is None else weights[key])
-            for key in keys
+            hoyer(vectors[key], axis=None, weights=weight)
+            for key, weight in zip(keys, every, strict=True)
             if math.prod(np.shape(vectors[key])) != 1
         ]
     else:

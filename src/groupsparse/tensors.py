@@ -22,7 +22,7 @@ def hoyer_of_tensor(x: torch.Tensor, axis: Axis, weights: Any) -> torch.Tensor:
     magnitude = x.abs().to(working_dtype(x.device))
     top = magnitude.detach().amax(axes, keepdim=True)
     magnitude = magnitude / torch.where(top > 0.0, top, 1.0)
-    length = math.prod(x.shape[a] for a in axes)
+    length = math.prod([x.shape[a] for a in axes])  # no generator: torch.compile knows none here
     square = (magnitude * magnitude).sum(axes)
     norm = torch.where(square > 0.0, square, 1.0).sqrt()
     if length == 1:
@@ -34,7 +34,7 @@ def hoyer_of_tensor(x: torch.Tensor, axis: Axis, weights: Any) -> torch.Tensor:
         weight = spread_weights(torch.as_tensor(weights).to(magnitude), x, axes)
         whole, least = (weight * weight).sum(axes).sqrt(), weight.amin(axes)
         measure = (whole - (weight * magnitude).sum(axes) / norm) / (whole - least)
-    return torch.where(square > 0.0, measure, 1.0)
+    return torch.where(square == 0.0, 1.0, measure)
 
 
 def spread_weights(weight: torch.Tensor, x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
