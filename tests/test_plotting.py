@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,7 +148,40 @@ def test_labels_stand_over_their_parts() -> None:
         assert part.ravel()[place] == 1 == part.sum()
 
 
+def test_lines_stand_below_each_other_as_strips() -> None:
+    parts = np.random.default_rng(0).random((7, 40))
+    ax = plotting.basis_images(parts, (1, 40))
+    page = ax.images[0].get_array()
+    assert page.shape == (13, 40)
+    np.testing.assert_array_equal(page[::2], parts / parts.max(axis=1, keepdims=True))
+    assert ax.get_aspect() == "auto"
+    box = ax.get_position()
+    pixel = ax.figure.get_size_inches()[1] * box.height / page.shape[0]
+    assert pixel > 0.1, "inches: it can be seen"
+
+
+def test_more_columns_than_parts_leave_no_room_empty() -> None:
+    page = plotting.basis_images(np.eye(4), (2, 2), columns=9).images[0].get_array()
+    assert page.shape == (2, 4 * 2 + 3)
+
+
 # error_curves
+
+
+def labels_of(axis: Any) -> list[str]:
+    """The labels that are seen."""
+    axis.figure.canvas.draw()
+    low, high = sorted(axis.get_view_interval())
+    ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return [label.get_text() for place, label in ticks if low <= place <= high]
+
+
+def test_errors_are_readable_over_a_little_and_over_many_powers_of_ten() -> None:
+    near = plotting.error_curves(np.array([0.7, 0.3, 0.24]))
+    assert labels_of(near.yaxis) == ["0.25", "0.3", "0.4", "0.5", "0.7"]
+    assert labels_of(near.xaxis) == ["1", "2", "3"]
+    far = plotting.error_curves({"exact": 10.0 ** -np.arange(9)})
+    assert 3 <= len(labels_of(far.yaxis)) <= 10
 
 
 def test_errors_against_iterations_and_time() -> None:
@@ -191,6 +225,20 @@ def test_tensors_are_measured_too() -> None:
     before = torch.tensor([[3.0, 1.0, 0.5], [1.0, 2.0, 0.1]], requires_grad=True)
     ax = plotting.sparsity_before_after(before, gs.project(before, 0.7))
     assert ax.collections[-1].get_offsets()[:, 1].mean() == pytest.approx(0.7, abs=1e-6)
+
+
+def overlaps(labels: Any) -> bool:
+    """Whether any two texts of an axis cover each other."""
+    boxes = [label.get_window_extent() for label in labels if label.get_text()]
+    return any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+def test_long_names_stand_upright() -> None:
+    before = {f"layer{i}.convolution.weight": np.arange(1.0, 9) for i in range(9)}
+    ax = plotting.sparsity_before_after(before, gs.project(before, 0.7))
+    ax.figure.canvas.draw()
+    assert not overlaps(ax.get_xticklabels())
+    assert ax.get_window_extent().height > 0.4 * ax.figure.get_window_extent().height
 
 
 # multiplier_curve
@@ -243,7 +291,22 @@ def test_layers_of_two_networks_side_by_side() -> None:
         np.testing.assert_allclose(dots.get_offsets()[:, 1], middles)
 
 
+def test_many_layers_fit_on_a_screen() -> None:
+    rows = [Row(f"layer{i}.weight", 1000, 0.5, 0.6) for i in range(54)]
+    ax = plotting.layer_sparsity(report(*rows, total=Row("", 54000, 0.5, 0.6)))
+    ax.figure.canvas.draw()
+    assert ax.figure.get_size_inches()[1] < 13
+    assert not overlaps(ax.get_yticklabels())
+
+
 # accuracy_curves
+
+
+def test_many_levels_do_not_cover_each_other() -> None:
+    levels = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
+    ax = plotting.accuracy_curves({"ours": dict.fromkeys(levels, 90.0)})
+    ax.figure.canvas.draw()
+    assert not overlaps(ax.get_xticklabels())
 
 
 def test_averages_and_bars_of_several_runs() -> None:
@@ -267,6 +330,7 @@ def test_averages_and_bars_of_several_runs() -> None:
         (lambda: plotting.basis_images(np.eye(4), (2, 3)), r"components has shape \(4, 4\)"),
         (lambda: plotting.basis_images(np.eye(4), (2, 2), scale="one"), "scale is 'one'"),
         (lambda: plotting.basis_images(np.eye(4), (2, 2), labels=["a"]), "labels has 1 members"),
+        (lambda: plotting.basis_images(np.eye(4), (2, 2), columns=0), "columns is 0"),
         (lambda: plotting.error_curves([[0.5]], against="steps"), "against is 'steps'"),
         (lambda: plotting.error_curves({"a": [0.5]}, against="time"), r"models\['a'\] has no time"),
         (lambda: plotting.error_curves({}), "models is empty"),

@@ -14,6 +14,7 @@ from .canvas import axes_on, legend_above, named, numbers, style, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+CROWDED = 6  # more percentages than this may touch each other
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -24,8 +25,8 @@ def error_curves(models: Any, *, against: str = "iterations", ax: Axes | None = 
     ----------
     models : fitted model, or list or dict of such
         Anything with ``loss_curve_`` and, against time, ``time_curve_``. In place of a model there
-        may be an array of errors or a pair of arrays (seconds, errors). The keys of a dict are what
-        the curves are called.
+        may be an array of errors or, within a list or dict, a pair of arrays (seconds, errors). The
+        keys of a dict are what the curves are called.
     against : {"iterations", "time"}
         What the horizontal axis shows.
     ax : matplotlib.axes.Axes, optional
@@ -45,7 +46,7 @@ def error_curves(models: Any, *, against: str = "iterations", ax: Axes | None = 
     """
     if against not in ("iterations", "time"):
         raise InvalidInput(f"against is {against!r}; expected 'iterations' or 'time'")
-    single = hasattr(models, "loss_curve_")
+    single = hasattr(models, "loss_curve_") or (isinstance(models, np.ndarray) and models.ndim == 1)
     curves = {name: _errors(name, model, against) for name, model in _each(models, single).items()}
     ax = axes_on(ax, 5.5, 3.4)
     for place, (name, (steps, errors)) in enumerate(curves.items()):
@@ -54,6 +55,10 @@ def error_curves(models: Any, *, against: str = "iterations", ax: Axes | None = 
     ax.set_yscale("log")
     _plain_ticks(ax)
     ax.set_xlabel("iteration" if against == "iterations" else "seconds")
+    if against == "iterations":
+        from matplotlib.ticker import MaxNLocator
+
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.set_ylabel("relative error")
     tidy(ax)
     if not single:
@@ -105,7 +110,11 @@ def accuracy_curves(
         _one_method(ax, place, method, runs)
     if dense is not None:
         ax.axhline(float(numbers(dense).mean()), color="0.4", linewidth=1, zorder=1, label="dense")
-    ax.set_xticks(places, [f"{100 * place:.4g} %" for place in places])
+    labels = [f"{100 * place:.4g} %" for place in places]
+    if len(labels) > CROWDED:
+        ax.set_xticks(places, labels, rotation=90)
+    else:
+        ax.set_xticks(places, labels)
     ax.set_xticks([], minor=True)
     ax.set(xlabel="zeros", ylabel="accuracy")
     tidy(ax)
@@ -160,9 +169,12 @@ def _errors(name: str, model: Any, against: str) -> Curve:
 
 
 def _plain_ticks(ax: Axes) -> None:
-    """Write 0.3 and not 3 × 10⁻¹ on a logarithmic axis."""
+    """Write 0.3 and not 3 × 10⁻¹ on a logarithmic axis, unless it spans too much for that."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
+    low, high = ax.get_ylim()
+    if high > 60 * low:
+        return
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(LogLocator(subs=()))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+FLAT = 6  # times as wide as high
+
+
 def basis_images(
     components: Any,
     shape: tuple[int, int],
@@ -34,7 +37,8 @@ def basis_images(
     shape : (int, int)
         Height and width of one image.
     columns : int, optional
-        How many images stand side by side; about the square root of their number by default.
+        How many images stand side by side; by default about the square root of their number, or
+        one where images are much wider than high.
     labels : list of str, optional
         What is written over each image.
     scale : {"each", "all"}
@@ -70,16 +74,30 @@ def basis_images(
     if labels is not None and len(labels) != len(parts):
         raise InvalidInput(f"labels has {len(labels)} members; expected one for {len(parts)} parts")
     signed = bool((parts < 0).any()) if signed is None else signed
-    columns = math.ceil(math.sqrt(len(parts))) if columns is None else columns
+    if columns is not None and columns < 1:
+        raise InvalidInput(f"columns is {columns}; expected 1 or more")
+    # Parts that are lines stand one below the other, as strips that are high enough to be seen.
+    flat = width > FLAT * height
+    if columns is None:
+        columns = 1 if flat else math.ceil(math.sqrt(len(parts)))
+    columns = min(columns, len(parts))
     page, corners = _mosaic(_scaled(parts, scale), shape, columns, room=labels is not None)
 
     rows = -(-len(parts) // columns)
-    ax = axes_on(ax, max(2.0, 0.8 * columns), max(1.5, 0.8 * rows * page.shape[0] / page.shape[1]))
+    across = max(2.0, (5.0 if flat else 0.8) * columns)
+    down = 0.3 * rows if flat else 0.8 * rows * page.shape[0] / page.shape[1]
+    ax = axes_on(ax, across, max(1.5, down))
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
     # Purple and orange differ for every kind of colour vision, which red and green do not.
-    ax.imshow(page, cmap="PuOr_r" if signed else "gray_r", vmin=-1.0 if signed else 0.0, vmax=1.0)
+    ax.imshow(
+        page,
+        cmap="PuOr_r" if signed else "gray_r",
+        vmin=-1.0 if signed else 0.0,
+        vmax=1.0,
+        aspect="auto" if flat else "equal",
+    )
     frames = [Rectangle((x - 0.5, y - 0.5), width, height) for y, x in corners]
     ax.add_collection(PatchCollection(frames, facecolor="none", edgecolor="0.7", linewidth=0.6))
     for (y, x), label in zip(corners, labels or (), strict=False):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # More names than this cannot be read below an axis.
 NAMES = 24
+# More letters than this do not fit side by side.
+LETTERS = 60
 # Lighter shades of the two colours, for the bars behind the dots.
 PALE = {BEFORE: "#F6CDB0", AFTER: "#B3D4E8"}
 
@@ -57,7 +59,9 @@ def sparsity_before_after(
     old, new = vectors_of(before, axis, "before"), vectors_of(after, axis, "after")
     if list(old) != list(new) or any(old[name].shape != new[name].shape for name in old):
         raise InvalidInput("before and after are not the same vectors: names or lengths differ")
-    ax = axes_on(ax, min(12.0, max(5.0, 0.22 * len(old) + 2)), 3.6)
+    turned = len(old) <= NAMES and sum(len(name) + 2 for name in old) > LETTERS
+    room = 0.09 * max(map(len, old)) if turned else 0.0  # for names that stand upright
+    ax = axes_on(ax, min(12.0, max(5.0, 0.22 * len(old) + 2)), 3.6 + room)
     places = np.arange(len(old))
     measures = {}
     for vectors, color, when, width in ((new, AFTER, "after", 0.8), (old, BEFORE, "before", 0.5)):
@@ -71,7 +75,7 @@ def sparsity_before_after(
     ax.axhline(average, color=AFTER, linestyle="--", linewidth=1, label=f"average {average:.3f}")
     ax.set(ylim=(0.0, 1.05), xlim=(-0.6, len(old) - 0.4))
     if len(old) <= NAMES:
-        ax.set_xticks(places, list(old))
+        ax.set_xticks(places, list(old), rotation=90 if turned else 0)
     ax.set_xlabel("vector")
     tidy(ax)
     legend_above(ax, columns=3)
@@ -113,9 +117,12 @@ def layer_sparsity(report: Any, *, ax: Axes | None = None) -> Axes:
     for name, other in reports.items():
         if [(row.name, row.parameters) for row in other.rows] != layers:
             raise InvalidInput(f"the report {name!r} is of a network with other layers")
-    names = [f"{name}\n{count:,} entries" for name, count in layers]
-    names.append(f"total\n{first.total.parameters:,} entries")
-    ax = axes_on(ax, 6.0, 0.9 + len(names) * (0.35 + 0.17 * len(reports)))
+    many = len(layers) > NAMES
+    written = "{}  {:,}" if many else "{}\n{:,} entries"
+    names = [written.format(name, count) for name, count in layers]
+    names.append(written.format("total", first.total.parameters))
+    height = 0.08 + 0.12 * len(reports) if many else 0.35 + 0.17 * len(reports)
+    ax = axes_on(ax, 6.0, 0.9 + len(names) * height)
     thick = 0.8 / len(reports)
     for place, (name, found) in enumerate(reports.items()):
         rows = [*found.rows, found.total]
@@ -126,7 +133,8 @@ def layer_sparsity(report: Any, *, ax: Axes | None = None) -> Axes:
         measures = [row.hoyer if math.isfinite(row.hoyer) else np.nan for row in rows]
         label = "" if place else "hoyer"
         ax.scatter(measures, middles, 26, label=label, fc="white", ec="black", lw=1, zorder=3)
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(range(len(names)), names, fontsize="small" if many else None)
+    ax.set_ylim(-0.7, len(names) - 0.3)
     ax.invert_yaxis()
     ax.axhline(len(layers) - 0.5, color="0.6", linewidth=0.8)
     ax.set(xlim=(0.0, 1.02), xlabel="fraction of zeros, Hoyer measure")
