@@ -59,7 +59,8 @@ def test_ragged_vectors_with_ties_weights_and_scales(data, target, kernel):
     hnp.arrays(
         st.sampled_from([np.float64, np.float32]),
         hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=6),
-        elements=st.floats(-1e3, 1e3, width=32),
+        # Subnormal float32 numbers have too few digits left to hold an answer.
+        elements=st.floats(-1e3, 1e3, width=32, allow_subnormal=False),
     ),
     st.data(),
     TARGETS,
