@@ -35,17 +35,39 @@ def test_free_updates_end_at_nonnegative_least_squares(update: Any) -> None:
     np.testing.assert_allclose(answer, truth, atol=1e-7)
 
 
-def test_a_sweep_does_what_its_formula_says() -> None:
-    factor, cross, gram, _ = problem(r=11, n=300)
+@pytest.mark.parametrize("r", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_sweep_does_what_its_formula_says(r: int, weighted: bool) -> None:
+    """Row by row; the compiled loop goes by fours, and the last of them need not be full."""
+    factor, cross, gram, _ = problem(r=r, n=300)
     random = np.random.default_rng(1)
-    shift, gain, weights = random.random(11), 1 + random.random(11), random.random((11, 300))
+    shift, gain, weights = random.random(r), 1 + random.random(r), random.random((r, 300))
     expected, minima = factor.copy(), np.empty_like(factor)
-    for k in range(11):
-        c = expected[k] + (cross[k] - gram[k] @ expected) / gram[k, k]
-        expected[k] = gain[k] * np.maximum(c - shift[k] * weights[k], 0)
-    sweep(factor, cross, gram, sweeps=1, shift=shift, gain=gain, weights=weights, minima=minima)
+    lowered = weights if weighted else np.ones_like(weights)
+    for _ in range(2):
+        for k in range(r):
+            c = expected[k] + (cross[k] - gram[k] @ expected) / gram[k, k]
+            expected[k] = gain[k] * np.maximum(c - shift[k] * lowered[k], 0)
+    sweep(
+        factor, cross, gram,
+        sweeps=2, shift=shift, gain=gain, weights=weights if weighted else None, minima=minima,
+    )  # fmt: skip
     np.testing.assert_allclose(factor, expected, atol=1e-12)
     np.testing.assert_allclose(minima[-1], c, atol=1e-12)
+
+
+def test_sweeps_end_where_nothing_moves_much() -> None:
+    """A block is left after the sweep that moves it by less than that share of its first."""
+    factor, cross, gram, _ = problem(n=100)
+    before, moved, sweeps = factor.copy(), [], 0
+    while not moved or moved[-1] > 0.01 * moved[0]:
+        after = before.copy()
+        sweep(after, cross, gram, sweeps=1)
+        moved.append(float(gram.diagonal() @ ((after - before) ** 2).sum(axis=1)))
+        before, sweeps = after, sweeps + 1
+    assert 1 < sweeps < 100
+    sweep(factor, cross, gram, sweeps=100, delta=0.01)
+    np.testing.assert_array_equal(factor, before)
 
 
 def test_sweeps_over_pieces_are_sweeps_over_the_whole() -> None:
@@ -124,5 +146,12 @@ def test_tensors_are_updated_like_arrays() -> None:
 
 
 def test_extrapolation_goes_further_but_never_below_zero() -> None:
-    ahead = extrapolated(np.array([3.0, 0.0, 1.0]), np.array([1.0, 2.0, 1.0]), 0.5)
-    np.testing.assert_array_equal(ahead, [4.0, 0.0, 1.0])
+    updated, before = np.array([[3.0, 0.0, 1.0]]), np.array([[1.0, 2.0, 1.0]])
+    np.testing.assert_array_equal(extrapolated(updated, before, 0.5), [[4.0, 0.0, 1.0]])
+    np.testing.assert_array_equal(updated, [[3.0, 0.0, 1.0]])
+    random = np.random.default_rng(0)
+    updated, before = random.random((3, 50), np.float32), random.random((3, 50), np.float32)
+    ahead = extrapolated(updated, before, 0.7)
+    assert ahead.dtype == np.float32
+    expected = updated + np.float32(0.7) * (updated - before)
+    np.testing.assert_allclose(ahead, expected.clip(min=0), atol=1e-6)

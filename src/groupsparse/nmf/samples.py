@@ -161,7 +161,13 @@ def extrapolated(updated: Any, before: Any, momentum: float) -> Any:
     """updated + momentum (updated − before), kept non-negative."""
     if momentum == 0.0:
         return updated
-    return (updated + momentum * (updated - before)).clip(min=0)
+    if is_tensor(updated):
+        return (updated + momentum * (updated - before)).clip_(min=0)
+    from .sweeps_compiled import go_beyond
+
+    ahead = np.empty_like(updated)
+    go_beyond(updated, before, updated.dtype.type(momentum), ahead)
+    return ahead
 
 
 def scores(x: Any, h: Any) -> Any:

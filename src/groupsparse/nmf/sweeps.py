@@ -13,7 +13,7 @@ block of columns by itself, which is what makes data in pieces give the same res
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,12 +65,14 @@ def sweep(
             x.numpy() if is_tensor(x) else x
             for x in (factor, cross, gram, shift, gain, weights, minima)
         )
+    from .sweeps_compiled import in_fours, sweep_columns
+
     r, kind = len(factor), factor.dtype
     call = partial(
-        _compiled_sweep(),
+        sweep_columns,
         factor,
         cross,
-        gram,
+        in_fours(gram),
         np.zeros(r, kind) if shift is None else np.asarray(shift, kind),
         np.ones(r, kind) if gain is None else np.asarray(gain, kind),
         np.ones((1, 1), kind) if weights is None else weights,
@@ -78,6 +80,7 @@ def sweep(
         sweeps,
         delta,
         np.empty((0, 0), kind) if minima is None else minima,
+        BLOCK,
     )
     run([partial(call, begin, end) for begin, end in _shares(factor.shape[1])])
 
@@ -112,82 +115,3 @@ def _shares(n: int) -> list[tuple[int, int]]:
     """Columns for each core, in whole blocks; few columns are not worth a second thread."""
     share = max(4, -(-n // (BLOCK * cores()))) * BLOCK
     return [(begin, min(begin + share, n)) for begin in range(0, n, share)]
-
-
-@cache
-def _compiled_sweep() -> Any:
-    from ..kernels._loops import _compiled as compiled
-
-    return compiled()(_sweep_array)
-
-
-def _sweep_array(
-    factor: Any,
-    cross: Any,
-    gram: Any,
-    shift: Any,
-    gain: Any,
-    weights: Any,
-    weighted: Any,
-    sweeps: Any,
-    delta: Any,
-    minima: Any,
-    begin: Any,
-    end: Any,
-) -> None:
-    r = factor.shape[0]
-    for start in range(begin, end, BLOCK):
-        stop = min(end, start + BLOCK)
-        width = stop - start
-        part = factor[:, start:stop].copy()
-        c = np.empty(width, factor.dtype)
-        first = 0.0
-        for s in range(sweeps):
-            moved = 0.0
-            for k in range(r):
-                own = gram[k, k]
-                row = part[k]
-                c[:] = cross[k, start:stop]
-                if own > 0:
-                    g = gram[k]
-                    # Eight rows at a time: one load and store of c for eight multiply-adds.
-                    j = 0
-                    while j + 7 < r:
-                        g0, g1, g2, g3 = g[j], g[j + 1], g[j + 2], g[j + 3]
-                        g4, g5, g6, g7 = g[j + 4], g[j + 5], g[j + 6], g[j + 7]
-                        p0, p1, p2, p3 = part[j], part[j + 1], part[j + 2], part[j + 3]
-                        p4, p5, p6, p7 = part[j + 4], part[j + 5], part[j + 6], part[j + 7]
-                        for q in range(width):
-                            c[q] -= ((g0 * p0[q] + g1 * p1[q]) + (g2 * p2[q] + g3 * p3[q])) + (
-                                (g4 * p4[q] + g5 * p5[q]) + (g6 * p6[q] + g7 * p7[q])
-                            )
-                        j += 8
-                    while j < r:
-                        g0, p0 = g[j], part[j]
-                        for q in range(width):
-                            c[q] -= g0 * p0[q]
-                        j += 1
-                    for q in range(width):
-                        c[q] = row[q] + c[q] / own
-                else:
-                    c[:] = row
-                if minima.shape[0] > 0:
-                    minima[k, start:stop] = c
-                t, rho = shift[k], gain[k]
-                if weighted:
-                    w = weights[k if weights.shape[0] > 1 else 0, start:stop]
-                    for q in range(width):
-                        c[q] = rho * max(c[q] - t * w[q], 0.0)
-                else:
-                    for q in range(width):
-                        c[q] = rho * max(c[q] - t, 0.0)
-                change = 0.0
-                for q in range(width):
-                    change += (c[q] - row[q]) * (c[q] - row[q])
-                    row[q] = c[q]
-                moved += change * own
-            if s == 0:
-                first = moved
-            if moved <= delta * first:
-                break
-        factor[:, start:stop] = part
