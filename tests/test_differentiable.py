@@ -9,6 +9,9 @@ import groupsparse as gs
 
 torch = pytest.importorskip("torch", reason="needs the extra groupsparse[torch]")
 
+# PyTorch warns of its own use of it, when the first forward derivative is taken.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+
 
 def normal(*shape, seed=0, grad=True):
     values = torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
@@ -60,13 +63,43 @@ def test_twice_in_one_graph():
 def test_second_derivatives_are_refused():
     x = normal(3, 7)
     (gradient,) = torch.autograd.grad((gs.project(x, 0.8) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="project_backward"):
+    with pytest.raises(NotImplementedError, match="second derivatives"):
         gradient.sum().backward()
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        torch.func.hessian(lambda x: (gs.project(x, 0.8) ** 2).sum())(x.detach())
+
+
+@pytest.mark.parametrize("target", [0.05, 0.5, 0.9, 0.97])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_forward_derivative(target, weighted):
+    """The tangent of PyTorch's forward mode, against differences and against the backward."""
+    weights = torch.from_numpy(np.random.default_rng(1).uniform(0.2, 1.0, 6)) if weighted else None
+
+    def projected(x):
+        return gs.project(x, target, weights=weights)
+
+    x = normal(3, 6)
+    assert torch.autograd.gradcheck(projected, x, check_forward_ad=True)
+    jacobian = torch.func.jacrev(projected)(x.detach())
+    assert jacobian.abs().max() > 0.1
+    torch.testing.assert_close(
+        torch.func.jacfwd(projected)(x.detach()), jacobian, rtol=0, atol=1e-12
+    )
+
+
+def test_forward_derivative_of_containers_and_of_what_does_not_move():
+    x, y, z = normal(5, grad=False), normal(1, grad=False), normal(5, seed=1, grad=False)
+    tangents = torch.ones(5).double(), torch.full((1,), 7.0).double()
+    _, (_, moved) = torch.func.jvp(lambda x, y: gs.project([x, y], 0.7), (x, y), tangents)
+    assert moved.tolist() == [7.0]
+    _, moved = torch.func.jvp(lambda x: gs.project(x, 0.0), (z,), (x,))
+    assert torch.equal(moved, x)
 
 
 def test_compiled_without_graph_breaks():
     def loss(x):
-        return gs.project(2 * x, 0.8).sin().sum()
+        rows = {"a": x[:2].ravel(), "b": x[2]}
+        return gs.project(2 * x, 0.8).sin().sum() + gs.project(rows, 0.6)["b"].cos().sum()
 
     eager, compiled = normal(4, 9), normal(4, 9)
     loss(eager).backward()
@@ -90,6 +123,20 @@ def test_vmap_projects_every_member_by_itself():
     answers = torch.func.vmap(lambda x: gs.project(x, 0.8))(batch)
     for one, given in zip(answers, batch, strict=True):
         assert torch.equal(one, gs.project(given, 0.8))
+
+
+def test_derivatives_of_a_batch():
+    batch = normal(3, 4, 7, grad=False)
+
+    def loss(x):
+        return gs.project({"x": x}, 0.8)["x"].sin().sum()
+
+    for gradient in (torch.func.grad, torch.func.jacfwd):
+        together = torch.func.vmap(gradient(loss))(batch)
+        for one, given in zip(together, batch, strict=True):
+            x = given.clone().requires_grad_()
+            loss(x).backward()
+            torch.testing.assert_close(one, x.grad, rtol=0, atol=1e-12)
 
 
 def test_the_measure_is_differentiable_too():

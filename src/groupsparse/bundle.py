@@ -140,7 +140,7 @@ def weights_in_order(weights: Any, given: Any, name: str = "vectors") -> list[An
 def rebuilt(given: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any:
     """A container of the given one's kind."""
     kind: Any = type(given)
-    if isinstance(given, MutableMapping):
+    if isinstance(given, MutableMapping) and kind is not dict:
         answer = copy.copy(given)  # keeps what it has beside its members, as a defaultdict
         answer.update(zip(keys, values, strict=True))
         return answer
