@@ -18,7 +18,20 @@ from .targets import DEFAULT_TARGETS, Pattern, Target, select
 
 
 class LayerCollapse(UserWarning):
-    """A layer was left without a single entry that is not zero."""
+    """A layer was left without a single entry that is not zero.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import torch
+    >>> from groupsparse import prune
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    >>> _ = torch.nn.init.constant_(model[1].weight, 1e-9)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", prune.LayerCollapse)  # it is meant
+    ...     print(prune.cut(model, sparsity=0.2))
+    Masks(2 parameters, 16 of 80 entries zero)
+    """
 
 
 def cut(
