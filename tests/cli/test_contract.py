@@ -262,6 +262,19 @@ def test_whatever_happens_in_the_middle_is_one_sentence(
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
 
 
+def test_a_command_that_is_ended_tidies_up(run: Run, checkpoint: Path) -> None:
+    program = (
+        "import os, signal, sys; from groupsparse.cli import main, project\n"
+        "project.project_each_ = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"sys.exit(main(['project', {str(checkpoint)!r}, {str(checkpoint)!r}, '--hoyer', '0.8']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 130, done.stderr
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+    assert run("inspect", checkpoint).code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_bench_measures_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from groupsparse.cli import bench
 
@@ -272,7 +285,8 @@ def test_bench_measures_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert ran.out.splitlines()[1].startswith("16 x 40")
 
 
-def test_ctrl_c_keeps_the_best_factors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_ctrl_c_keeps_the_best_factors(tmp_path: Path, ending: signal.Signals) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 200)))
     arguments = ("nmf", "x.npy", "--rank", "20", "--hoyer-h", "0.7", "--tol", "0")
     terminal, end = pty.openpty()  # a terminal for the progress bar, to see when it has begun
@@ -287,7 +301,7 @@ def test_ctrl_c_keeps_the_best_factors(tmp_path: Path) -> None:
     shown = b""
     while b"left" not in shown:
         shown += os.read(terminal, 4096)
-    command.send_signal(signal.SIGINT)
+    command.send_signal(ending)
     assert command.stdout is not None
     while True:  # the bar is still being drawn, and the terminal must not fill up
         try:

@@ -7,10 +7,12 @@ for data that cannot be used. ``--debug`` shows where it came from.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 EXIT_DATA, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from .app import run
 
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _ended_gently():
             warnings.showwarning = _say
             return run(given or ["--help"])
     except (KeyboardInterrupt, Interrupted):
@@ -46,6 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return _complain(*_described(error))
+
+
+@contextmanager
+def _ended_gently() -> Iterator[None]:
+    """Let SIGTERM, as clusters send it, do what Ctrl-C does: keep the best so far, and tidy up."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield  # somebody else has plans for it
+        return
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _described(error: Exception) -> tuple[str, int]:
