@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from groupsparse import InvalidInput, prune
+from groupsparse.prune import loops
+from groupsparse.prune.packing import BIT_PATTERN, PackedMask
 
 Make = Callable[[Any], Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -168,6 +170,37 @@ def test_masks_can_be_copied_and_saved_while_frozen(mlp: nn.Module, tmp_path: An
     assert twin == masks == prune.Masks.load(tmp_path / "masks.safetensors")
     assert masks != prune.Masks.of(mlp, ignore="0")
     assert (tmp_path / "masks.safetensors").stat().st_size < (64 * 32 + 320) / 8 + 500
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(0,), (1,), (8,), (3, 5), (1023,), (6, 4, 3, 3)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_masked_entries_become_zero(
+    dtype: torch.dtype, shape: tuple[int, ...], turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others keep their bits, NaNs and all; one loop does it where the memory is in order."""
+    values = torch.randn(shape).to(dtype)
+    values[torch.rand(shape) < 0.2] = torch.nan
+    values[torch.rand(shape) < 0.2] = -0.0
+    if turned:
+        values = values.movedim(0, -1).contiguous().movedim(-1, 0)
+    kept = torch.rand(shape) < 0.5
+    pattern = BIT_PATTERN[values.itemsize]
+    expected = torch.where(kept, values.view(pattern), 0)
+    calls: list[int] = []
+    clear = loops.clear
+    monkeypatch.setattr(loops, "clear", lambda *given: (calls.append(1), clear(*given))[1])
+    PackedMask.pack(kept).zero_(values)
+    assert torch.equal(values.view(pattern), expected)
+    assert len(calls) == values.is_contiguous()
+
+
+def test_autograd_knows_that_entries_became_zero(mlp: nn.Module) -> None:
+    masks = prune.cut(mlp, 0.5)
+    loss = mlp[0].weight.square().sum()
+    masks.apply_(mlp)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_masks_of_what_is_zero_now(mlp: nn.Module) -> None:

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 
 from ..errors import InvalidInput
 from .files import read_metadata, write_atomically
-from .packing import PackedMask
+from .packing import BIT_PATTERN, PackedMask
 from .sharding import gather, is_sharded, scatter_
 from .targets import bare, clean_name
 
 _KIND = "model"
-_BIT_PATTERN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @torch.no_grad()
@@ -163,7 +162,7 @@ def to_dense(
 
 def pack(tensor: Tensor) -> tuple[PackedMask, Tensor] | None:
     """Mask and surviving values; None where storing the tensor as it is takes no more room."""
-    pattern = _BIT_PATTERN.get(tensor.itemsize)
+    pattern = BIT_PATTERN.get(tensor.itemsize)
     if pattern is None or not tensor.is_floating_point():
         return None
     flat = tensor.contiguous().view(-1)
@@ -269,7 +268,7 @@ class _Reader:
         if int(kept.count_nonzero()) != values.numel():
             raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
         dense = torch.zeros(mask.shape, dtype=values.dtype, device="cpu")
-        pattern = _BIT_PATTERN[values.itemsize]
+        pattern = BIT_PATTERN[values.itemsize]
         dense.view(pattern).numpy()[kept.numpy()] = values.view(pattern).numpy()
         return dense
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from ..errors import InvalidInput
 from .gpu import masking, tables
 
+# Integers of the size of an entry.
+BIT_PATTERN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 @dataclass(frozen=True)
 class PackedMask:
@@ -66,8 +69,21 @@ class PackedMask:
 
     def zero_(self, values: Tensor) -> None:
         """Set the entries of a tensor on the mask's device that are not kept to zero."""
-        if not (tables.usable(values.device) and masking.zero_(values, self.bits)):
+        by_kernel = tables.usable(values.device) and masking.zero_(values, self.bits)
+        if not (by_kernel or self._zero_on_cpu(values)):
             values.masked_fill_(self.unpack().logical_not_(), 0)
+        elif not values.is_inference():
+            torch.autograd.graph.increment_version(values)  # no kernel of ours tells autograd
+
+    def _zero_on_cpu(self, values: Tensor) -> bool:
+        """In one pass over the memory; False, and nothing done, where the format is unusual."""
+        pattern = BIT_PATTERN.get(values.itemsize)
+        if values.device.type != "cpu" or pattern is None or not values.is_contiguous():
+            return False
+        from .loops import clear  # loads numba
+
+        clear(values.detach().view(-1).view(pattern).numpy(), self.bits.numpy())
+        return True
 
     @property
     def zeros(self) -> int:
