@@ -18,6 +18,7 @@ import groupsparse as gs
 
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need matplotlib, extra [plot]")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from groupsparse import plotting  # noqa: E402
@@ -158,6 +159,15 @@ def test_lines_stand_below_each_other_as_strips() -> None:
     box = ax.get_position()
     pixel = ax.figure.get_size_inches()[1] * box.height / page.shape[0]
     assert pixel > 0.1, "inches: it can be seen"
+
+
+def test_every_part_has_its_whole_frame() -> None:
+    canvas = FigureCanvasAgg(plotting.basis_images(np.zeros((1, 10**6)), (1000, 1000)).figure)
+    canvas.draw()
+    ink = 255.0 - np.asarray(canvas.buffer_rgba())[..., 0]
+    for axis in (0, 1):
+        first, second = np.array_split(ink.sum(axis=axis), 2)
+        assert first.sum() == pytest.approx(second.sum(), rel=0.05)
 
 
 def test_more_columns_than_parts_leave_no_room_empty() -> None:

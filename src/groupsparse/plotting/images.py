@@ -99,7 +99,9 @@ def basis_images(
         aspect="auto" if flat else "equal",
     )
     frames = [Rectangle((x - 0.5, y - 0.5), width, height) for y, x in corners]
-    ax.add_collection(PatchCollection(frames, facecolor="none", edgecolor="0.7", linewidth=0.6))
+    lines = PatchCollection(frames, facecolor="none", edgecolor="0.7", linewidth=0.6)
+    ax.add_collection(lines)
+    lines.set_clip_on(False)  # the last line runs along the edge of the axes
     for (y, x), label in zip(corners, labels or (), strict=False):
         ax.text(x + (width - 1) / 2, y - 0.8, label, ha="center", va="bottom", fontsize="x-small")
     ax.set(xlim=(-1.0, page.shape[1]), ylim=(page.shape[0], -1.0))
