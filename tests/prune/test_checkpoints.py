@@ -178,6 +178,21 @@ def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_buffers_that_overlap(tmp_path: Path) -> None:
+    """Views of one table, as caches are: each is written for itself."""
+    model = nn.Linear(4, 4)
+    table = torch.randn(8, 4)
+    for name, view in (("first", table[:5]), ("last", table[3:]), ("flat", table.view(-1))):
+        model.register_buffer(name, view)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    prune.save(model, tmp_path / "views.safetensors")
+    assert torch.equal(prune.to_dense(tmp_path / "views.safetensors")["flat"], before["flat"])
+    table.zero_()
+    prune.load(model, tmp_path / "views.safetensors")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
 def test_a_model_without_tensors(tmp_path: Path) -> None:
     """A file all the same: one that was there before would be read as this model's."""
     path = tmp_path / "nothing.safetensors"

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from groupsparse import InvalidInput, prune
+from groupsparse import InvalidInput, UnsupportedType, prune
 from groupsparse.prune import loops
 from groupsparse.prune.packing import BIT_PATTERN, PackedMask
 
@@ -201,6 +201,19 @@ def test_autograd_knows_that_entries_became_zero(mlp: nn.Module) -> None:
     masks.apply_(mlp)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_masks_of_somebody_elses_choice(mlp: nn.Module) -> None:
+    chosen = {"0.weight": torch.rand(32, 64) < 0.3}
+    masks = prune.Masks(chosen)
+    assert torch.equal(masks["0.weight"], chosen["0.weight"])
+    optimizer = torch.optim.SGD(mlp.parameters(), lr=0.1, momentum=0.9)
+    with masks.frozen(mlp, optimizer):
+        train(mlp, optimizer)
+    assert torch.equal(mlp[0].weight != 0, chosen["0.weight"])
+    with pytest.raises(UnsupportedType, match=r"torch.float32; expected a tensor of torch.bool"):
+        prune.Masks({"0.weight": torch.ones(32, 64)})
+    assert prune.Masks({}).sparsity == 0.0
 
 
 def test_masks_of_what_is_zero_now(mlp: nn.Module) -> None:

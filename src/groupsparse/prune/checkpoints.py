@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -190,6 +190,7 @@ class _Index:
 
     tensors: dict[str, dict[str, Any]]
     aliases: dict[str, str]
+    memory: set[int] = field(default_factory=set)
 
     def add(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
         """Note one tensor and return what to store of it."""
@@ -200,8 +201,16 @@ class _Index:
             "packed": packed is not None,
         }
         if packed is None:
-            return {name: tensor.cpu().contiguous()}
+            return {name: self._alone(tensor.cpu().contiguous())}
         return {f"{name}:bits": packed[0].bits.cpu(), f"{name}:values": packed[1].cpu()}
+
+    def _alone(self, tensor: Tensor) -> Tensor:
+        """The tensor; a copy where it overlaps another, which safetensors refuses to write."""
+        place = tensor.untyped_storage().data_ptr()
+        if place in self.memory:
+            return tensor.clone()
+        self.memory.add(place)
+        return tensor
 
     def as_metadata(self) -> dict[str, str]:
         return {

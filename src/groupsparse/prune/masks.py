@@ -28,8 +28,8 @@ class Masks(Mapping[str, Tensor]):
 
     Parameters
     ----------
-    packed : mapping of names to PackedMask
-        One mask per parameter.
+    packed : mapping of names to boolean tensors or PackedMask
+        One mask per parameter, True where an entry is kept.
 
     Examples
     --------
@@ -45,8 +45,11 @@ class Masks(Mapping[str, Tensor]):
     (48, 0.75)
     """
 
-    def __init__(self, packed: Mapping[str, PackedMask]) -> None:
-        self.packed = dict(packed)
+    def __init__(self, packed: Mapping[str, Tensor | PackedMask]) -> None:
+        self.packed = {
+            name: mask if isinstance(mask, PackedMask) else PackedMask.pack(mask)
+            for name, mask in packed.items()
+        }
         self._frozen: list[Frozen] = []
 
     @classmethod
@@ -97,7 +100,7 @@ class Masks(Mapping[str, Tensor]):
     @property
     def sparsity(self) -> float:
         """The fraction that is zero."""
-        return self.zeros / self.entries
+        return self.zeros / self.entries if self.entries else 0.0  # a process may hold nothing
 
     def apply_(self, model: nn.Module) -> None:
         """Set the masked entries of a model to zero."""

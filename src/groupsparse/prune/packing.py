@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnsupportedType
 from .gpu import masking, tables
 
 # Integers of the size of an entry.
@@ -42,6 +42,11 @@ class PackedMask:
     @classmethod
     def pack(cls, kept: Tensor) -> PackedMask:
         """Pack a boolean tensor, on its device."""
+        if not isinstance(kept, Tensor) or kept.dtype != torch.bool:
+            raise UnsupportedType(
+                f"a mask is {getattr(kept, 'dtype', type(kept).__name__)}; expected a tensor of "
+                "torch.bool, True where an entry is kept"
+            )
         flat = kept.reshape(-1).view(torch.uint8)
         if flat.device.type == "cpu":  # NumPy is ten times as fast there
             bits = torch.from_numpy(np.packbits(flat.numpy(), bitorder="little"))
