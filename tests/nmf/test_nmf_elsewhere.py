@@ -166,6 +166,12 @@ def test_bad_chunks_are_found() -> None:
     x[50, 3] = np.nan
     with pytest.raises(gs.InvalidInput, match="NaN"):
         fitted(da.from_array(x, chunks=(20, 40)))
+    with pytest.raises(gs.InvalidInput, match=r"X has shape \(0, 40\)"):
+        fitted(da.ones((0, 40)))
+    w, h = start(60, 40, 5)
+    w[50, 3] = -1
+    with pytest.raises(gs.InvalidInput, match="W has an entry -1"):
+        GroupSparseNMF(5, init="custom").fit(da.from_array(noisy(), chunks=(20, 40)), W=w, H=h)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

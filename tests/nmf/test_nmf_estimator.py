@@ -213,6 +213,11 @@ def test_callback_sees_progress_and_can_stop(capsys: pytest.CaptureFixture[str])
     assert float(found[1]) == pytest.approx(100 * seen[9].loss, abs=1e-4)
     assert float(found[2]) == pytest.approx(seen[9].hoyer, abs=1e-4)
     assert float(found[3]) == pytest.approx(5 * seen[9].seconds, abs=0.06)  # for the other fifty
+    weights = np.linspace(0.2, 3.0, 40)
+    fitted(noisy(), hoyer_W=0.4, hoyer_H=0.7, weights_H=weights, max_iter=100, verbose=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert all("hoyer(H) 0.7000  hoyer(W) 0.4000" in line for line in lines[-3:])
     timed, _ = fitted(noisy(), max_time=1e-6, verbose=2)
     assert timed.stopped_by_ == "max_time"
     assert "at most 0.0 s left" in capsys.readouterr().out

@@ -153,12 +153,55 @@ def test_data_that_cannot_be_factorised(bad: float, message: str) -> None:
         ({"weights_H": np.ones(40)}, "without hoyer_H"),
         ({"hoyer_H": 0.5, "weights_H": np.ones(3)}, "weights_H has shape"),
         ({"hoyer_H": 0.5, "weights_H": -np.ones(40)}, "negative"),
+        ({"hoyer_H": 0.5, "weights_H": np.zeros(40)}, "weights_H are all zero"),
+        ({"hoyer_W": 0.5, "weights_W": np.ones((5, 60))}, r"expected \(60,\) or \(60, 5\)"),
+        ({"hoyer_H": 0.5, "weights_H": np.ones(40), "solver": "l1-ahals"}, "knows no weights"),
+        ({"hoyer_H": "0.5"}, "hoyer_H is '0.5'"),
+        ({"hoyer_W": float("nan")}, "hoyer_W is nan"),
+        ({"tol": -1e-4}, "tol is -0.0001"),
+        ({"tol": float("nan")}, "tol is nan"),
+        ({"max_time": "1 h"}, "max_time is '1 h'"),
+        ({"callback": "print"}, "callback is 'print'"),
+        ({"extrapolate": "no"}, "extrapolate is 'no'"),
+        ({"verbose": -1}, "verbose is -1"),
         ({"n_components": 41, "init": "nndsvd"}, "needs n_components <="),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(gs.InvalidInput, match=message):
         GroupSparseNMF(**{"n_components": 5, **arguments}).fit(noisy())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(np.float64, 1e200), (np.float64, 1e-200), (np.float32, 1e30), (np.float32, 1e-30)],
+)
+def test_data_whose_squares_are_out_of_range_is_refused(dtype: Any, scale: float) -> None:
+    """An error of exactly zero would be reported of numbers that are too small to be squared."""
+    x = (scale * noisy()).astype(dtype)
+    with pytest.raises(gs.InvalidInput, match=f"out of the range of {np.dtype(dtype).name}"):
+        GroupSparseNMF(4, hoyer_H=0.6).fit(x)
+    near = 2.0 ** -round(np.log2(scale) * 0.9)  # a power of two changes nothing but the exponents
+    model, _ = fit((near * x).astype(dtype), hoyer_H=0.6, init="random", max_iter=10)
+    same, _ = fit(noisy().astype(dtype), hoyer_H=0.6, init="random", max_iter=10)
+    assert model.loss_curve_[0] == pytest.approx(same.loss_curve_[0], rel=1e-3)
+
+
+def test_weights_of_any_size_count_by_their_ratios() -> None:
+    weights = np.linspace(0.2, 3.0, 40)
+    model, codes = fit(noisy(), hoyer_H=0.6, weights_H=weights)
+    for size in (2.0**600, 2.0**-600):
+        other, other_codes = fit(noisy(), hoyer_H=0.6, weights_H=size * weights)
+        np.testing.assert_array_equal(other_codes, codes)
+        assert other.hoyer_H_ == model.hoyer_H_
+
+
+def test_a_start_may_be_given_as_lists() -> None:
+    w, h = start(60, 40, 5)
+    model = GroupSparseNMF(5, init="custom", max_iter=5, tol=0)
+    expected = model.fit_transform(noisy(), W=w, H=h)
+    codes = model.fit_transform(noisy().tolist(), W=w.tolist(), H=h.tolist())
+    np.testing.assert_array_equal(codes, expected)
 
 
 def test_a_start_that_does_not_fit_is_refused() -> None:

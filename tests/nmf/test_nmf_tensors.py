@@ -131,6 +131,34 @@ def test_tensors_keep_their_precision_and_are_checked() -> None:
         fitted(torch.ones(4, 5, dtype=torch.complex64))
     with pytest.raises(gs.InvalidInput, match="expecting 40 features"):
         model.transform(torch.ones(3, 7))
+    with pytest.raises(gs.UnsupportedType, match="sparse tensor"):
+        fitted(torch.eye(6).to_sparse())
+    with pytest.raises(gs.InvalidInput, match=r"X has shape \(0, 4\)"):
+        fitted(torch.ones(0, 4))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_model_takes_arrays_and_tensors_whatever_it_was_fitted_to(device: str) -> None:
+    x = noisy()
+    of_array, _ = fitted(x)
+    of_tensor, _ = fitted(torch.from_numpy(x).to(device))
+    expected = of_array.transform(x)
+    there = torch.from_numpy(x).to(device)
+    for model in (of_array, of_tensor):
+        codes = model.transform(there)
+        assert isinstance(codes, torch.Tensor)
+        assert distance(codes, expected) < 1e-5
+        assert distance(model.transform(x), expected) < 1e-5
+        back = model.inverse_transform(codes)
+        assert isinstance(back, torch.Tensor)
+        assert distance(model.inverse_transform(expected), back.cpu().numpy()) < 1e-5
+
+
+def test_weights_may_be_tensors() -> None:
+    x, weights = torch.from_numpy(noisy()), torch.from_numpy(WEIGHTS).requires_grad_()
+    model, _ = fitted(x, hoyer_H=0.6, weights_H=weights)
+    expected, _ = fitted(x, hoyer_H=0.6, weights_H=WEIGHTS)
+    assert torch.equal(model.components_, expected.components_)
 
 
 def test_a_start_may_be_given_as_tensors() -> None:

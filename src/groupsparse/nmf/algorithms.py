@@ -46,8 +46,11 @@ def make_algorithm(
     accelerate = solver in EXTRAPOLATED if extrapolate is None else bool(extrapolate)
     if solver not in SOLVERS:
         raise InvalidInput(f"solver is {solver!r}; expected one of {', '.join(SOLVERS)}")
+    targets = [target for target in (target_w, target_h) if target is not None]
+    if solver == "l1-ahals" and any(target.weights is not None for target in targets):
+        raise InvalidInput("solver='l1-ahals' counts zeros and knows no weights_W or weights_H")
     if solver in ("ahals", "nenmf"):
-        if target_w is not None or target_h is not None:
+        if targets:
             raise InvalidInput(
                 f"solver={solver!r} knows no sparsity: leave out hoyer_W and hoyer_H, "
                 "or choose 'auto', 'gsp', 'csp' or 'l1-ahals'"

@@ -37,6 +37,8 @@ class Progress:
         Time since the first iteration began.
     components
         H, before it is scaled as in ``components_``.
+    codes
+        W with one row per component, not scaled either; for a Dask array one piece per chunk.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class Progress:
     loss: float
     seconds: float
     components: Any = field(repr=False)
+    codes: Any = field(repr=False)
 
     @property
     def hoyer(self) -> float:
@@ -161,8 +164,7 @@ def alternate(
             search.step()
             seconds = time.perf_counter() - began
             outcome.note(seconds)
-            progress = Progress(iteration + 1, outcome.best.loss, seconds, outcome.best.h)
-            if callback is not None and callback(progress):
+            if callback is not None and callback(_progress(outcome, samples)):
                 outcome.reason = "callback"
                 break
             if _converged(outcome.losses, limits.tol, ramp):
@@ -180,6 +182,11 @@ def alternate(
         if not outcome.losses or outcome.best.loss < outcome.losses[-1]:
             outcome.note(time.perf_counter() - began)  # in an iteration that was not finished
     return outcome
+
+
+def _progress(outcome: Outcome, samples: Samples) -> Progress:
+    best, made = outcome.best, len(outcome.times)
+    return Progress(made, best.loss, outcome.times[-1], best.h, samples.value(best.state))
 
 
 def _converged(losses: list[float], tol: float, ramp: int) -> bool:

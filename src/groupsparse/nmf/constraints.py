@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import errors
 from ..projection import project_each_, solve_quietly
 from ..sparsity import hoyer
 from .arrays import Vector, is_tensor, wide
@@ -83,26 +82,3 @@ class Target:
                 else np.asarray(self.weights, dtype=dtype)
             )
         return self._there[place]
-
-
-def make_target(
-    hoyer: float | None, weights: Any, per_vector: bool, name: str, shape: tuple[int, int]
-) -> Target | None:
-    """Check what the user asked for; None where nothing was asked."""
-    if hoyer is None:
-        if weights is not None:
-            raise errors.InvalidInput(f"weights_{name} is given without hoyer_{name}")
-        return None
-    if not 0.0 <= float(hoyer) <= 1.0:
-        raise errors.InvalidInput(f"hoyer_{name} is {hoyer}; expected a number in [0, 1]")
-    if shape[1] < 2:
-        return None  # vectors of length 1 have no Hoyer measure
-    if weights is not None:
-        weights = np.atleast_2d(np.asarray(weights, dtype=np.float64))
-        if weights.shape not in (shape, (1, shape[1])):
-            raise errors.InvalidInput(
-                f"weights_{name} has shape {weights.shape}; expected ({shape[1]},) or {shape}"
-            )
-        if not (np.isfinite(weights).all() and (weights >= 0).all()):
-            raise errors.InvalidInput(f"weights_{name} holds negative or non-finite entries")
-    return Target(float(hoyer), weights, per_vector)

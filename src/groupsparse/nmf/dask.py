@@ -54,8 +54,8 @@ class DaskSource(Source):
         self.rows = [slice(int(start), int(stop)) for start, stop in pairwise(stops)]
         self.chunks = list(self.x.to_delayed()[:, 0])
 
-    def check(self) -> None:
-        scheduler.compute(*(delayed(check_block)(chunk) for chunk in self.chunks))
+    def _peaks(self) -> Any:
+        return scheduler.compute(*(delayed(check_block)(chunk) for chunk in self.chunks))
 
     def samples(self, update_w: Update) -> DaskSamples:
         return DaskSamples(self.chunks, self.shape, update_w, self.dtype)
@@ -67,10 +67,11 @@ class DaskSource(Source):
         return "random"
 
     def _custom(self, r: int, w: Any, h: Any) -> tuple[Any, Any]:
-        check_custom(h, (r, self.shape[1]), "H")
+        h = check_custom(h, (r, self.shape[1]), "H")
         if w is None or tuple(w.shape) != (self.shape[0], r):
             raise InvalidInput(f"init='custom' needs W of shape {(self.shape[0], r)}")
         pieces = [self._piece(w[rows]) for rows in self.rows]
+        scheduler.compute(*(delayed(check_block)(piece, "W") for piece in pieces))
         return pieces, self.own(h)
 
     def _piece(self, rows: Any) -> Any:

@@ -13,14 +13,14 @@ try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import check_random_state
-    from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:  # pragma: no cover
     raise missing_extra("scikit-learn", "sklearn") from error
 
 from .algorithms import make_algorithm
-from .alternating import Callback, Limits, Outcome, alternate
+from .alternating import Callback, Limits, Outcome, Progress, alternate
+from .arguments import check_settings, make_target
 from .arrays import is_tensor, like, norms
-from .constraints import make_target
 from .report import combined, printer
 from .sources import Source, StreamedSource, TensorSource, common_scale, unit_scale
 
@@ -68,7 +68,8 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     callback : callable, optional
         Called with a :class:`Progress` after every iteration; a true answer ends the fit.
     verbose : int
-        Print a line of progress every ten iterations (1) or every iteration (2).
+        Print a line of progress every ten iterations (1) or every iteration (2): the error, the
+        Hoyer measure of H, that of W too if it has a target, and the time left.
 
     Attributes
     ----------
@@ -168,16 +169,22 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
         """Factorise X and return W, of shape (n_samples, n_components). See :meth:`fit`."""
         source = self._source(X, reset=True)
-        r = self._rank(source)
         n, m = source.shape
-        weights_w = None if self.weights_W is None else np.asarray(self.weights_W).T
-        target_w = make_target(self.hoyer_W, weights_w, self.per_vector, "W", (r, n))
+        r = check_settings(self, m)
+        target_w = make_target(self.hoyer_W, self.weights_W, self.per_vector, "W", (r, n))
         target_h = make_target(self.hoyer_H, self.weights_H, self.per_vector, "H", (r, m))
         algorithm = make_algorithm(self.solver, (n, m), r, target_w, target_h, self.extrapolate)
         rng = check_random_state(self.random_state)
         constrained = target_w is not None or target_h is not None
         w, h = source.start(self.init, r, W, H, int(rng.randint(2**31)), constrained)
         samples = source.samples(algorithm.update_w)
+
+        def measures(progress: Progress) -> dict[str, float]:
+            found = {"H": source.measure(progress.components, target_h)}
+            if target_w is not None:
+                found["W"] = source.measure_codes(progress.codes, target_w)
+            return found
+
         outcome = alternate(
             samples,
             algorithm.update_w,
@@ -188,7 +195,9 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             accelerate=algorithm.accelerate,
             rng=rng,
             feasible=self.init == "custom" and self._meets(source, (w, target_w), (h, target_h)),
-            callback=combined(self.callback, printer(self.verbose, self.max_iter, self.max_time)),
+            callback=combined(
+                self.callback, printer(self.verbose, self.max_iter, self.max_time, measures)
+            ),
         )
         best = outcome.best
         codes = samples.value(best.state)
@@ -231,12 +240,16 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         array of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        return X @ self.components_
+        h = self.components_
+        if is_tensor(X):
+            h = h.to(X) if is_tensor(h) else X.new_tensor(h)
+        elif is_tensor(h):
+            h = h.cpu().numpy()
+        return X @ h
 
     def _source(self, X: Any, *, reset: bool) -> Source:
         source = _source_of_its_own(X)
         if source is not None:
-            source.check()
             if reset:
                 self.n_features_in_ = source.shape[1]
             elif source.shape[1] != self.n_features_in_:
@@ -244,20 +257,14 @@ class GroupSparseNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                     f"X has {source.shape[1]} features, but {type(self).__name__} is expecting "
                     f"{self.n_features_in_} features as input"
                 )
+            source.check()
             return source
         X = validate_data(
             self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=reset
         )
-        check_non_negative(X, "GroupSparseNMF (input X)")
-        return Source(X)
-
-    def _rank(self, source: Source) -> int:
-        r = source.shape[1] if self.n_components is None else self.n_components
-        if not isinstance(r, int | np.integer) or isinstance(r, bool) or r < 1:
-            raise InvalidInput(f"n_components is {r!r}; expected a positive integer or None")
-        if not isinstance(self.max_iter, int | np.integer) or self.max_iter < 1:
-            raise InvalidInput(f"max_iter is {self.max_iter!r}; expected a positive integer")
-        return int(r)
+        source = Source(X)
+        source.check()
+        return source
 
     def _meets(self, source: Source, of_w: Any, of_h: Any) -> bool:
         """Whether given factors meet the targets already, up to the rounding of their dtype."""

@@ -94,10 +94,11 @@ def _svd_of_tall(x: Any, r: int, seed: int) -> tuple[Any, Any, Any]:
     return tuple(part.cpu().numpy() for part in found)
 
 
-def check_custom(factor: Any, shape: tuple[int, int], name: str) -> None:
-    """Refuse a start that does not fit."""
+def check_custom(factor: Any, shape: tuple[int, int], name: str) -> Any:
+    """Refuse a start that does not fit; return it as an array or a tensor."""
     if factor is None:
         raise InvalidInput(f"init='custom' needs {name}, which is not given")
+    factor = factor if is_tensor(factor) else np.asarray(factor)
     if tuple(factor.shape) != shape:
         raise InvalidInput(f"{name} has shape {tuple(factor.shape)}; expected {shape}")
     least, most = (float(end[0]) for end in on_host(factor.min(), factor.max()))
@@ -105,3 +106,4 @@ def check_custom(factor: Any, shape: tuple[int, int], name: str) -> None:
         raise InvalidInput(f"{name} holds negative or non-finite entries")
     if most == 0.0:
         raise InvalidInput(f"{name} is all zero, and nothing can grow from that")
+    return factor

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .alternating import Callback, Progress
 
+Measures = Callable[[Progress], dict[str, float]]
 
-def printer(verbose: int, max_iter: int, max_time: float | None) -> Callback | None:
-    """A callback that prints error, sparsity and the time left; None where none is wanted."""
+
+def printer(
+    verbose: int, max_iter: int, max_time: float | None, measures: Measures
+) -> Callback | None:
+    """A callback that prints error, sparsity and the time left; None where none is wanted.
+
+    ``measures`` returns the Hoyer measures to print, by factor.
+    """
     if not verbose:
         return None
     every = 10 if verbose == 1 else 1
@@ -19,9 +27,10 @@ def printer(verbose: int, max_iter: int, max_time: float | None) -> Callback | N
         left = progress.seconds / progress.iteration * (max_iter - progress.iteration)
         if max_time is not None:
             left = min(left, max(max_time - progress.seconds, 0.0))
+        sparsity = "  ".join(f"hoyer({name}) {x:.4f}" for name, x in measures(progress).items())
         print(
             f"iteration {progress.iteration}/{max_iter}  error {100 * progress.loss:.4f} %  "
-            f"hoyer(H) {progress.hoyer:.4f}  at most {left:.1f} s left"
+            f"{sparsity}  at most {left:.1f} s left"
         )
 
     return show

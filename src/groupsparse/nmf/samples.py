@@ -194,16 +194,29 @@ def column_sums(x: Any) -> Any:
     return np.asarray(x.sum(axis=0)).ravel() if not is_tensor(x) else x.sum(0)
 
 
-def check_block(x: Any, name: str = "X") -> None:
-    """Refuse what cannot be factorised: negative or non-finite entries."""
+def check_block(x: Any, name: str = "X") -> float:
+    """Refuse what cannot be factorised, negative or non-finite entries; return the largest."""
     values = x.data if _is_sparse(x) else x
     if not values.shape or 0 in values.shape:
-        return
+        return 0.0
     least, most = (float(end[0]) for end in on_host(values.min(), values.max()))
     if not (np.isfinite(least) and np.isfinite(most)):
         raise InvalidInput(f"{name} contains NaN or infinity; NMF needs finite, non-negative data")
     if least < 0.0:
         raise InvalidInput(f"Negative values in data: {name} has an entry {least}; NMF needs none")
+    return most
+
+
+def check_range(largest: float, shape: tuple[int, int], dtype: Any) -> None:
+    """Refuse data whose squares vanish, or whose sum of squares is infinite."""
+    limits = np.finfo(dtype)
+    most = np.sqrt(float(limits.max) / max(shape[0] * shape[1], 1))
+    least = np.sqrt(float(limits.tiny) / float(limits.eps))
+    if largest > 0.0 and not least < largest < most:
+        raise InvalidInput(
+            f"the largest entry of X is {largest:.3g}: the squares of such numbers are out of the "
+            f"range of {np.dtype(dtype).name}; multiply X by a power of two"
+        )
 
 
 def squares(x: Any) -> float:

@@ -10,7 +10,7 @@ from ..errors import InvalidInput, UnsupportedType
 from .arrays import Vector, as_vector, is_tensor, like
 from .constraints import Target
 from .initialisation import INITS, check_custom, nndsvd, random_codes, random_components
-from .samples import LocalSamples, Samples, blocks_of, check_block, scores
+from .samples import LocalSamples, Samples, blocks_of, check_block, check_range, scores
 from .sweeps import sweep
 from .updates import Update
 
@@ -28,8 +28,15 @@ class Source:
 
     def check(self) -> None:
         """Refuse data that cannot be factorised."""
-        for block in self._blocks():
-            check_block(block)
+        if 0 in self.shape:
+            raise InvalidInput(
+                f"X has shape {self.shape}; expected a sample and a feature at least"
+            )
+        check_range(max(self._peaks()), self.shape, self.dtype)
+
+    def _peaks(self) -> Any:
+        """The largest entry of each block; none may hold an entry that is bad."""
+        return (check_block(block) for block in self._blocks())
 
     def _blocks(self) -> Any:
         return [self.x]
@@ -66,8 +73,8 @@ class Source:
         return nndsvd(self.x, r, init, seed)
 
     def _custom(self, r: int, w: Any, h: Any) -> tuple[Any, Any]:
-        check_custom(w, (self.shape[0], r), "W")
-        check_custom(h, (r, self.shape[1]), "H")
+        w = check_custom(w, (self.shape[0], r), "W")
+        h = check_custom(h, (r, self.shape[1]), "H")
         return self.own(w.T), self.own(h)
 
     def _random(self, r: int, seed: int) -> tuple[Any, Any]:
@@ -80,6 +87,7 @@ class Source:
 
     def own(self, factor: Any) -> Any:
         """A factor as this source computes with it: contiguous, in its dtype."""
+        factor = factor.detach().cpu() if is_tensor(factor) else factor
         return np.ascontiguousarray(factor, dtype=self.dtype)
 
     def codes(self, w: Any, r: int) -> Any:
@@ -156,6 +164,8 @@ class TensorSource(Source):
     def __init__(self, x: Any) -> None:
         if x.ndim != 2:
             raise InvalidInput(f"X has {x.ndim} dimensions; expected 2")
+        if str(x.layout) != "torch.strided":
+            raise UnsupportedType("X is a sparse tensor; expected a dense one, or a SciPy matrix")
         x = x.detach()
         if not x.is_floating_point():
             if x.is_complex() or str(x.dtype) == "torch.bool":
@@ -175,6 +185,7 @@ class TensorSource(Source):
         return w.T.contiguous()
 
     def encode(self, h: Any) -> Any:
+        h = self.own(h)
         return encode_block(self.x, h, h @ h.T)
 
 
