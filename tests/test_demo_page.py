@@ -172,15 +172,18 @@ def test_marks_and_nothing_else_become_markup() -> None:
     )
 
 
-def test_a_missing_extra_is_named_before_anything_runs(tmp_path: Path) -> None:
+def test_missing_extras_are_named_together_before_anything_runs(tmp_path: Path) -> None:
     program = (
-        "import sys; sys.modules['matplotlib'] = None\n"
+        "import sys; sys.modules['matplotlib'] = sys.modules['sklearn'] = None\n"
         "from pathlib import Path\n"
         "from groupsparse.cli.demo import demo\n"
         f"demo(Path({str(tmp_path / 'demo')!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith("pip install 'groupsparse[plot]'")
+    assert done.stderr.splitlines()[-1] == (
+        "groupsparse.errors.MissingExtra: the demo also needs scikit-learn, matplotlib: "
+        "pip install 'groupsparse[sklearn,plot]'"
+    )
     assert done.stdout == ""
     assert not (tmp_path / "demo").exists()
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .. import __version__
-from ..errors import missing_extra
+from ..errors import MissingExtra
 from ..storage.atomic import replacing
 from ._demo.page import Section, page
 
@@ -78,9 +78,11 @@ def demo(out: Path = Path("build/demo"), open_: bool = False) -> None:
 
 def build(out: Path, *, quick: bool = False) -> Path:
     """Run the three parts and write the page; ``quick`` trains too little to say anything."""
-    for module, (package, extra) in NEEDED.items():
-        if find_spec(module) is None:
-            raise missing_extra(package, extra)
+    missing = [needed for module, needed in NEEDED.items() if find_spec(module) is None]
+    if missing:
+        packages = ", ".join(package for package, _ in missing)
+        extras = ",".join(dict.fromkeys(extra for _, extra in missing))
+        raise MissingExtra(f"the demo also needs {packages}: pip install 'groupsparse[{extras}]'")
     from ._demo import factorisation, projection, pruning
 
     out.mkdir(parents=True, exist_ok=True)
