@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from groupsparse import InvalidInput, prune
@@ -176,6 +178,23 @@ def test_what_would_need_pickle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="_extra_state is a dict"):
         prune.save(Remembers(3, 2), tmp_path / "model.safetensors")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_damaged_file_leaves_the_model_untouched(mlp: nn.Module, tmp_path: Path) -> None:
+    prune.cut(mlp, 0.9)
+    path, other = tmp_path / "small.safetensors", copy.deepcopy(mlp)
+    prune.save(mlp, path)
+    tensors = load_file(path)
+    tensors["2.weight:bits"][3] ^= 16  # the last of the packed tensors
+    with safe_open(path, framework="pt") as file:
+        save_file(tensors, path, file.metadata())
+    for parameter in other.parameters():
+        nn.init.ones_(parameter)
+    with pytest.raises(InvalidInput, match=r"damaged: mask and values of 2\.weight"):
+        prune.load(other, path)
+    assert all(bool((parameter == 1).all()) for parameter in other.parameters())
+    with pytest.raises(InvalidInput, match="damaged"):
+        prune.to_dense(path)
 
 
 def test_buffers_that_overlap(tmp_path: Path) -> None:

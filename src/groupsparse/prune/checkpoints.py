@@ -246,7 +246,7 @@ class _Reader:
         self._file.__exit__(*details)
 
     def check(self, state: Mapping[str, Tensor]) -> None:
-        """Raise if the file is for another model."""
+        """Raise if the file is for another model, or damaged."""
         known = {*self.index.tensors, *self.index.aliases}
         missing, surplus = sorted(known - state.keys()), sorted(state.keys() - known)
         if missing or surplus:
@@ -263,20 +263,26 @@ class _Reader:
                     f"{self.path} is for another model: {name} is {in_file[0]} {in_file[1]} in "
                     f"the file, {in_model[0]} {in_model[1]} in the model"
                 )
+        for name, entry in self.index.tensors.items():
+            if entry["packed"]:
+                self._kept(name)
+
+    def _kept(self, name: str) -> Tensor:
+        """Where a packed tensor has values; an error unless there are as many as that."""
+        shape = tuple(self.index.tensors[name]["shape"])
+        kept = PackedMask(self._file.get_tensor(f"{name}:bits"), shape).unpack()
+        if self._file.get_slice(f"{name}:values").get_shape() != [int(kept.count_nonzero())]:
+            raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
+        return kept
 
     def dense(self, name: str) -> Tensor:
         """One tensor, its zeros written out."""
         name = self.index.aliases.get(name, name)
-        entry = self.index.tensors[name]
-        if not entry["packed"]:
+        if not self.index.tensors[name]["packed"]:
             whole: Tensor = self._file.get_tensor(name)
             return whole
-        mask = PackedMask(self._file.get_tensor(f"{name}:bits"), tuple(entry["shape"]))
-        values = self._file.get_tensor(f"{name}:values")
-        kept = mask.unpack()
-        if int(kept.count_nonzero()) != values.numel():
-            raise InvalidInput(f"{self.path} is damaged: mask and values of {name} do not agree")
-        dense = torch.zeros(mask.shape, dtype=values.dtype, device="cpu")
+        kept, values = self._kept(name), self._file.get_tensor(f"{name}:values")
+        dense = torch.zeros(kept.shape, dtype=values.dtype, device="cpu")
         pattern = BIT_PATTERN[values.itemsize]
         dense.view(pattern).numpy()[kept.numpy()] = values.view(pattern).numpy()
         return dense
