@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from groupsparse.device import tables
-from groupsparse.kernels import triton_gpu, triton_launch
+from groupsparse.kernels import triton_gpu, triton_launch, triton_weighted_gpu
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -47,12 +47,21 @@ CASES: dict[str, dict[str, Any]] = {
         "KINDS": kinds(tables.ROWS_16, tables.ROWS_LONG), "ALIGNED": True, "DTYPES": FLOAT64,
         "IN_PLACE": True,
     },
+    "weighted network": {
+        "KINDS": kinds(tables.ROWS_LONG), "DTYPES": FLOAT32 | FLOAT64, "IN_PLACE": True,
+        "WIDE": True,
+    },
+    "weighted columns": {
+        "KINDS": kinds(tables.COLUMNS_16), "DTYPES": FLOAT32, "IN_PLACE": False, "WIDE": True,
+    },
 }  # fmt: skip
+PLAIN = (triton_gpu.solve_groups, triton_gpu.write_groups)
+WEIGHTED = (triton_weighted_gpu.solve_weighted, triton_weighted_gpu.write_weighted)
 
 
 def signature(kernel: Any, wide: bool) -> dict[str, str]:
     """The types of a kernel's arguments, as the plan has them."""
-    integers = ("tensors", "segments", "programs", "groups", "splits", "counters")
+    integers = ("tensors", "weights", "segments", "programs", "groups", "splits", "counters")
     types = dict.fromkeys(kernel.arg_names, "*fp64") | dict.fromkeys(integers, "*i64")
     types |= dict.fromkeys(("tops", "factors"), "*fp64" if wide else "*fp32")
     types |= dict.fromkeys(("n_groups", "n_splits"), "i32")
@@ -68,7 +77,7 @@ def compiled(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
     aligned = {places[name]: [["tt.divisibility", 16]] for name in types if types[name][0] == "*"}
     given = {places[name]: value for name, value in constants.items() if name in places}
     options: dict[str, Any] = triton_launch.options(wide)
-    if kernel is triton_gpu.solve_groups:
+    if kernel in (PLAIN[0], WEIGHTED[0]):
         options |= triton_launch.TOGETHER
     made = triton.compile(ASTSource(kernel, types, given, aligned), HOPPER, options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -89,7 +98,7 @@ def compiled(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
 def main(names: list[str]) -> None:
     for name in names or CASES:
         constants = {"WIDE": bool(CASES[name]["DTYPES"] & FLOAT64), **CASES[name]}
-        for kernel in (triton_gpu.solve_groups, triton_gpu.write_groups):
+        for kernel in WEIGHTED if name.startswith("weighted") else PLAIN:
             constants["BLOCK"] = triton_launch.BLOCK
             print(json.dumps({
                 "case": name, "kernel": kernel.__name__,

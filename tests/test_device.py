@@ -230,10 +230,6 @@ def test_an_answer_out_of_range_is_refused():
 
 def test_bad_input():
     x = sample((3, 4))
-    with pytest.raises(InvalidInput, match="knows no weights"):
-        gs.project(x, 0.8, weights=torch.ones(4), kernel="triton")
-    with pytest.raises(InvalidInput, match="knows no weights"):
-        gs.project_each_([x], 0.8, weights=[torch.ones(4)], kernel="triton")
     with pytest.raises(InvalidInput, match="needs CUDA tensors"):
         gs.project(np.ones((2, 3)), 0.8, kernel="triton")
     with pytest.raises(InvalidInput, match="share memory"):

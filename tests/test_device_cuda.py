@@ -119,16 +119,61 @@ def test_workspace_is_small():
 
 
 @pytest.mark.parametrize("axis", [-1, 0])
-def test_weights_take_the_eager_kernel_on_the_device(axis):
-    x = sample((40, 60), torch.float64)
-    weights = torch.rand(40, 60, device="cuda", dtype=torch.float64) + 0.1
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_weights_agree_with_the_host_and_with_the_eager_kernel(axis, dtype):
+    x = sample((400, 600), dtype)
+    weights = torch.rand(400, 600, device="cuda", dtype=torch.float64) + 0.1
     p = gs.solve(x, 0.8, axis=axis, weights=weights)
-    assert p.kernel == "torch"
+    assert p.kernel == "triton"
     assert p.value.is_cuda
+    atol = 1e-9 if dtype == torch.float64 else 1e-5
     host = gs.solve(x.cpu(), 0.8, axis=axis, weights=weights.cpu())
-    torch.testing.assert_close(p.value.cpu(), host.value, rtol=0, atol=1e-9)
+    torch.testing.assert_close(p.value.cpu(), host.value, rtol=0, atol=atol)
     [q] = gs.project_each_([x.clone()], 0.8, axis=[axis], weights=[weights])
-    torch.testing.assert_close(q.value, p.value, rtol=0, atol=1e-12)
+    assert torch.equal(q.value, p.value)
+    eager = gs.solve(x, 0.8, axis=axis, weights=weights, kernel="torch")
+    assert eager.kernel == "torch"
+    torch.testing.assert_close(p.value, eager.value, rtol=0, atol=atol)
+
+
+def test_large_weighted_sets_agree_with_the_host():
+    shapes = [(64, 3, 7, 7), (10_000, 9), (128, 128, 3, 3), (500, 2048), (3, 100_000)]
+    tensors = [sample(shape, torch.float32, seed=i) for i, shape in enumerate(shapes)]
+    weights = [sample(shape, torch.float32, seed=9).abs() + 0.1 for shape in shapes]
+    copies = [t.cpu().double() for t in tensors]
+    gs.project_each_(copies, 0.85, weights=[w.cpu().double() for w in weights])
+    for p in gs.project_each_(tensors, 0.85, weights=weights):
+        assert (p.kernel, p.status) == ("triton", gs.Status.CONVERGED)
+        assert p.hoyer == pytest.approx(0.85, abs=1e-6)
+    for x, y in zip(tensors, copies, strict=True):
+        assert float((x.cpu().double() - y).abs().max() / y.abs().max()) < 1e-5
+
+
+@quiet
+def test_weights_do_not_wait_and_are_captured_in_a_graph():
+    x, weights = sample((300, 400)), torch.rand(300, 400, device="cuda") + 0.1
+    before = x.clone()
+    plan = gs.Projector([x], weights=[weights])
+    plan.project_(0.8)
+    want = x.clone()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        x.copy_(before)
+        plan.project_(0.8)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(x, want)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            [p] = plan.project_(0.8)
+    x.copy_(before)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(x, want)
+    assert p.status is gs.Status.CONVERGED
 
 
 def test_the_eager_kernel_is_a_second_opinion():

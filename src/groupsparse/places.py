@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .bundle import is_tensor
-from .errors import InvalidInput
 
 DEVICES = {"cuda", "xpu"}  # that have float64, which the sums of the eager kernel need
 
@@ -33,18 +32,16 @@ def all_tensors(vectors: Any) -> bool:
     return many and len(vectors) > 0 and all(is_tensor(x) for x in members_of(vectors))
 
 
-def place(tensors: Sequence[Any], weights: Any, kernel: str | None) -> str:
+def place(tensors: Sequence[Any], kernel: str | None) -> str:
     """Where the vectors are projected: "host", or where they lie with "triton" or "torch"."""
     if any_sharded(tensors):
         return "torch"
     if kernel == "triton":
-        if weights is not None:
-            raise InvalidInput("kernel 'triton' knows no weights; expected 'torch' or None")
         return "triton"
     kinds = {x.device.type if is_tensor(x) else "cpu" for x in tensors}
     if not kinds <= DEVICES or kernel not in (None, "torch"):
         return "host"
-    if kernel is None and weights is None and kinds == {"cuda"}:
+    if kernel is None and kinds == {"cuda"}:
         from . import device
 
         return "triton" if device.usable() else "torch"

@@ -220,14 +220,15 @@ def project_each_(
     each = _one_each(axes, keys, "axis")
     names: Sequence[Any] = [0] if shared else keys
     targets = [checked_target(h) for h in _one_each(hoyer, names, "hoyer")]
-    where = place([tensors[key] for key in keys], weights, kernel)
+    where = place([tensors[key] for key in keys], kernel)
     if where == "triton":
         from . import device
 
         guesses = None if start is None else _one_each(start, names, "start")
         return device.project_each_(
-            tensors, targets, axes=each, shared=shared, tol=_checked_tol(tol), start=guesses
-        )
+            tensors, targets, axes=each, weights=weights, shared=shared, tol=_checked_tol(tol),
+            start=guesses,
+        )  # fmt: skip
     if where == "torch":
         from . import sharded
 
@@ -278,7 +279,7 @@ def project_each_(
 
 def solve_quietly(vectors: V, hoyer: float, **options: Any) -> tuple[V, float]:
     """The answer and its multiplier without the other parts of the certificate."""
-    if place(members_of(vectors), options["weights"], options["kernel"]) != "host":
+    if place(members_of(vectors), options["kernel"]) != "host":
         found = _run(vectors, hoyer, **options, certify=True)
         return found.value, found.multiplier
     given = bundle(vectors, options["axis"], options["weights"], in_place=False)
@@ -301,13 +302,14 @@ def _run(
     certify: bool = False,
 ) -> Any:
     target = checked_target(hoyer)
-    where = place(members_of(vectors), weights, kernel)
+    where = place(members_of(vectors), kernel)
     if where == "triton":
         from . import device
 
         found = device.solve(
-            vectors, target, axis=axis, tol=_checked_tol(tol), start=start, in_place=in_place
-        )
+            vectors, target, axis=axis, weights=weights, tol=_checked_tol(tol), start=start,
+            in_place=in_place,
+        )  # fmt: skip
         return found if certify else found.value
     if where == "torch":
         from . import sharded

@@ -24,6 +24,9 @@ class Status(Enum):
     # The device never raises by itself; it reports these, having written nothing.
     NOT_FINITE = "nothing was written: a value is a NaN or an infinity"
     OUT_OF_RANGE = "nothing was written: an entry of the answer is out of the range of its dtype"
+    BAD_WEIGHTS = (
+        "nothing was written: a weight is negative or not finite, or those of a vector are all zero"
+    )
 
     def __str__(self) -> str:
         return self.value

@@ -1,7 +1,8 @@
 """The projection of CUDA tensors where they lie, by Triton kernels.
 
-The parts of the work, one file each: `tables` (what the kernel must know about the shapes), `plan`
-(a reusable plan with its memory), `guess` (where a search begins), `certificate` (what the device
+The parts of the work, one file each: `tables` (what the kernel must know about the shapes),
+`weighting` (where weights lie), `settings` (what it must know of a call), `plan` (a reusable plan
+with its memory), `guess` (where a search begins), `certificate` (what the device
 leaves behind, read when looked at), `memory` (how tensors lie), and `verbs` (the public functions
 on such tensors).
 """

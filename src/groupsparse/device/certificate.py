@@ -20,9 +20,11 @@ STATUSES = {
     13: Status.STALLED,
     14: Status.NOT_FINITE,
     15: Status.OUT_OF_RANGE,
+    16: Status.CORNER,
+    17: Status.BAD_WEIGHTS,
 }
 # Columns of a group's state that the host reads; see ``kernels/triton_search.py``.
-MU, MODE, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 24, 25, 34
+MU, MODE, LEVEL, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 2, 24, 25, 38
 SEGMENT_FIELDS, SPLIT_FIELDS = 3, 4
 
 
@@ -99,13 +101,13 @@ def read(tables: Tables, numbers: NDArray[np.float64], group: int, target: float
         if owner == group:
             sums = sums + _of_split(results[first:last].sum(axis=0), values[number], mu, length)
     terms, primal, dual = sums
-    level = tables.tops[group] - tables.counts[group] * target
+    level, count = float(state[LEVEL]), tables.counts[group]
     return {
         "multiplier": mu,
         "status": STATUSES[int(state[MODE])],
         "iterations": int(state[ITERATIONS]),
         "passes": int(state[PASSES]) + 1,
-        "hoyer": float((tables.tops[group] - terms) / tables.counts[group]),
+        "hoyer": float((level - terms) / count + target),
         "primal": float(primal),
         "dual": float(dual + mu * level),
     }

@@ -29,14 +29,12 @@ from .certificate import (
     DeviceProjection,
     left_on_device,
 )
-from .guess import NORMAL, normal_bend, normal_leap
 from .memory import offence, repeats_memory, span, vectors_last
-from .tables import Shape, build
+from .settings import SETTINGS, settings_of
+from .tables import DTYPES, Shape, build
+from .weighting import Laid, lay
 
-DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 4, torch.float64: 8}
-SETTINGS = 11
-TOLERANCE = {False: 5e-7, True: 1e-12}  # by whether the sums run in float64
-SLACK = {False: 5e-7, True: 1e-11}
+KEPT_FIELDS = 5  # numbers per weighted vector; see ``kernels/triton_weighted.py``
 
 
 class Projector:
@@ -61,6 +59,10 @@ class Projector:
         ``tensors``.
     names : sequence of str, optional
         What error messages call the tensors.
+    weights : sequence, optional
+        One per tensor, each of the tensor's shape, or one vector that is used for all, or None for
+        ones; see :func:`groupsparse.project`. Like the tensors they may change their values. They
+        are looked at on the device: a certificate's status says where they cannot be used.
 
     Examples
     --------
@@ -85,6 +87,7 @@ class Projector:
         tol: float | None = None,
         outputs: Sequence[Tensor] | None = None,
         names: Sequence[str] | None = None,
+        weights: Sequence[Any] | None = None,
     ) -> None:
         if not tensors:
             raise InvalidInput("tensors is empty; expected at least one tensor")
@@ -93,6 +96,8 @@ class Projector:
         self.in_place = outputs is None
         self.outputs = self.tensors if outputs is None else list(outputs)
         self.shared, self.tol = shared, tol
+        self.weighted = weights is not None and any(w is not None for w in weights)
+        self.weights = list(weights or [])
         self.groups = 1 if shared else len(self.tensors)
         self.device = self.tensors[0].device
         self._check()
@@ -103,6 +108,7 @@ class Projector:
         ]
         self._prepare()
         self._allocate()
+        self._lay_weights()
 
     def _check(self) -> None:
         for x, name in zip(self.tensors, self.names, strict=True):
@@ -149,10 +155,14 @@ class Projector:
                 f"{self.names[min(missing)]} holds only vectors of length 1, which have no Hoyer "
                 "measure; expected a vector of length 2 or more"
             )
-        self.wide = any(dtype == 8 for dtype in dtypes)
+        self.double = any(dtype == 8 for dtype in dtypes)
+        self.wide = self.double or self.weighted  # whether the sums run in float64
         self.dtypes = int(np.bitwise_or.reduce(dtypes))
+        self.shapes = shapes
         programs = kernels.resident_programs(self.device, self.wide)
-        self.tables = build(shapes, dtypes, self._addresses(), groups, programs)
+        self.tables = build(
+            shapes, dtypes, self._addresses(), groups, programs, weighted=self.weighted
+        )
 
     def _shape(self, i: int) -> Shape:
         x, out = self.tensors[i], self.outputs[i]
@@ -188,19 +198,44 @@ class Projector:
         self.parts = zeros(tables.parts, 5)
         self.raw = zeros(segments, 6)
         real = torch.float64 if self.wide else torch.float32
-        self.tops, self.factors = zeros(tables.slots, dtype=real), zeros(tables.slots, dtype=real)
+        slots = 1 if self.weighted else tables.slots
+        self.tops, self.factors = zeros(slots, dtype=real), zeros(slots, dtype=real)
+        self.kept = zeros(tables.slots if self.weighted else 0, KEPT_FIELDS)
         self.counters = zeros(2, dtype=torch.int64)
+        self.weight_table: tuple[NDArray[np.int64], Tensor] | None = None
         self.targets: list[float] = []
+        self.plain_settings = np.empty(0)  # for these targets, without a start
         self.written: NDArray[np.float64] | None = None
+
+    def _lay_weights(self) -> None:
+        """The table of weights, which lie as the tensors that are walked."""
+        self.laid: list[Laid] = []
+        if not self.weighted:
+            return
+        for i, shape in zip(self.walked, self.shapes, strict=True):
+            x = self.tensors[i]
+            walked = self.staged.get(i, x)
+            self.laid.append(lay(self.weights[i], x, walked, shape, self.axes[i], self.names[i]))
+        kinds = [self.dtypes, *(laid.row[-1] for laid in self.laid)]
+        self.all_dtypes = int(np.bitwise_or.reduce(kinds))
+        table = np.asarray([laid.row for laid in self.laid], dtype=np.int64)
+        if self.weight_table is None or not np.array_equal(table, self.weight_table[0]):
+            self.weight_table = table, torch.from_numpy(table).to(self.device)
 
     @property
     def workspace(self) -> int:
         """Bytes on the device that the plan keeps beside the tensors."""
         kept = [*self.on_device, self.report, self.settings, self.parts, self.raw, self.tops]
-        kept += [self.factors, self.counters, *self.staged.values()]
+        kept += [self.factors, self.kept, self.counters, *self.staged.values()]
+        kept += [laid.tensor for laid in self.laid if laid.source is not None]
         return sum(x.numel() * x.element_size() for x in kept)
 
-    def bind(self, tensors: Sequence[Tensor], outputs: Sequence[Tensor] | None = None) -> None:
+    def bind(
+        self,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor] | None = None,
+        weights: Sequence[Any] | None = None,
+    ) -> None:
         """Work on other tensors from now on, which lie in memory like those before."""
         before = self.tables.tensors[:, :2].copy()
         self.tensors = list(tensors)
@@ -209,10 +244,13 @@ class Projector:
         if not np.array_equal(before, self.tables.tensors[:, :2]):
             self._refuse_overlap()
             self.on_device[0].copy_(torch.from_numpy(self.tables.tensors))
+        self.weights = list(weights or [])
+        self._lay_weights()
 
     def release(self) -> None:
         """Keep no tensor alive until :meth:`bind` brings the next ones."""
         self.tensors = self.outputs = []
+        self.weights, self.laid = [], []
 
     def project_(
         self, hoyer: float | Sequence[float], *, start: Any = None
@@ -250,6 +288,9 @@ class Projector:
         with torch.no_grad():
             for i, stage in self.staged.items():
                 stage.copy_(self.tensors[i])
+            for laid in self.laid:
+                if laid.source is not None:
+                    laid.tensor.copy_(laid.source)
             kernel_module().run(self)
             for i, stage in self.staged.items():
                 self.outputs[i].copy_(stage)
@@ -262,15 +303,13 @@ class Projector:
 
     def _set(self, hoyer: float | Sequence[float], start: Any) -> None:
         """Bring targets and guesses onto the device, unless they are there already."""
-        if isinstance(hoyer, int | float):
-            self.targets = [checked_target(hoyer)] * self.groups
-        else:
-            self.targets = [checked_target(h) for h in hoyer]
-        if len(self.targets) != self.groups:
-            raise InvalidInput(
-                f"hoyer has {len(self.targets)} members; expected one or {self.groups}"
-            )
-        settings = self._settings()
+        asked = [hoyer] * self.groups if isinstance(hoyer, int | float) else list(hoyer)
+        if len(asked) != self.groups:
+            raise InvalidInput(f"hoyer has {len(asked)} members; expected one or {self.groups}")
+        if asked != self.targets:
+            self.targets = [checked_target(h) for h in asked]
+            self.plain_settings = settings_of(self)
+        settings = self.plain_settings
         known: Tensor | None = self.state if start is True else None
         if start is not None and start is not True:
             guesses = list(start) if isinstance(start, list | tuple) else [start] * self.groups
@@ -280,6 +319,7 @@ class Projector:
                 )
             known = left_on_device(guesses, self.groups, self.device)
             if known is None:
+                settings = settings.copy()
                 settings[:, 1] = [multiplier_of(guess) or 0.0 for guess in guesses]
         if self.written is None or not np.array_equal(settings, self.written):
             self.settings.copy_(torch.from_numpy(settings), non_blocking=True)
@@ -289,34 +329,16 @@ class Projector:
             self.settings[:, 1].copy_(states[:, MU])
             self.written = None
 
-    def _settings(self) -> NDArray[np.float64]:
-        """What the kernel must know of a call; see ``begin_search`` there."""
-        tables = self.tables
-        tolerance = TOLERANCE[self.wide] if self.tol is None else self.tol
-        settings = np.zeros((self.groups, SETTINGS))
-        target = np.asarray(self.targets)
-        counts, some = np.asarray(tables.counts), np.asarray(tables.sample_counts)
-        settings[:, 0] = target == 1.0
-        settings[:, 2] = level = np.asarray(tables.tops) - counts * target
-        settings[:, 3] = counts
-        settings[:, 4] = tolerance * counts
-        settings[:, 5] = max(tolerance, SLACK[self.wide]) * counts
-        settings[:, 6] = np.asarray(tables.sample_tops) - some * target
-        settings[:, 7] = some
-        # The search begins with all of a group, or with its sample.
-        tops = np.where(some > 0, tables.sample_tops, tables.tops)
-        leaps = [normal_leap(float(r)) for r in (level / np.asarray(tables.tops)).round(4)]
-        settings[:, 8] = np.asarray(leaps) * tops
-        settings[:, 9] = NORMAL * tops
-        settings[:, 10] = [normal_bend(leap) for leap in leaps]
-        return settings
-
     def raise_if_refused(self) -> None:
         """Wait for the device, and raise what a call on the host would have raised."""
         modes = self.state.view(self.groups, STATE_FIELDS)[:, MODE].tolist()
         for group, mode in enumerate(modes):
             if STATUSES[int(mode)] is Status.NOT_FINITE:
                 raise NonFiniteInput(self.offender(group) or str(Status.NOT_FINITE))
+            if STATUSES[int(mode)] is Status.BAD_WEIGHTS:
+                raise InvalidInput(
+                    f"weights of {self.names[0 if self.shared else group]}: {Status.BAD_WEIGHTS}"
+                )
             if STATUSES[int(mode)] is Status.OUT_OF_RANGE:
                 raise InvalidInput(
                     f"{self.names[0 if self.shared else group]}: an entry of the answer is out of "

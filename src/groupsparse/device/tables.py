@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..layout import memory_view
 
 Table = NDArray[np.int64]
 
+# The types that the kernels read and write; a set of them is the sum.
+DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 4, torch.float64: 8}
 # Kinds of segments; the kernel has the same numbers. Tiles: vectors × entries.
 ROWS_16, ROWS_64, ROWS_128, ROWS_LONG, ROWS_LONGER = range(5)
 ROWS_LOOSE, SPLIT, COLUMNS_16, COLUMNS = range(5, 9)
@@ -34,6 +37,7 @@ TILES = {
 }
 # What a byte costs beside one of long rows that can be loaded in wide pieces.
 COSTS = {ROWS_16: 1.5, ROWS_64: 1.2, ROWS_128: 1.2, ROWS_LOOSE: 3.5, COLUMNS_16: 1.5, COLUMNS: 1.2}
+WEIGHTED_TILES = {ROWS_16: (64, 16), ROWS_LONG: (8, 128), COLUMNS_16: (64, 16), COLUMNS: (8, 128)}
 # Too long for a tile: two numbers wait per vector.
 KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, COLUMNS)
 LIMITS = {1: float(np.finfo(np.float32).max), 2: 3.3895313892515355e38, 4: 65504.0}
@@ -121,12 +125,21 @@ def kind_of(shape: Shape, share: float) -> int:
     return ROWS_LONGER if shape.length >= 1024 and share < 32 * size else ROWS_LONG
 
 
+def weighted_kind_of(shape: Shape) -> int:
+    """Which tiles suit a tensor with weights, whose vectors are walked by one program each."""
+    if shape.inner > 1:
+        return COLUMNS_16 if shape.length <= 16 else COLUMNS
+    return ROWS_16 if shape.length <= 16 else ROWS_LONG
+
+
 def build(
     shapes: Sequence[Shape],
     dtypes: Sequence[int],
     addresses: Sequence[tuple[int, int]],
     groups: Sequence[int],
     programs: int,
+    *,
+    weighted: bool = False,
 ) -> Tables:
     """Tables for these tensors, tensor i in group ``groups[i]`` (in ascending order)."""
     total = sum(shape.entries * shape.item for shape in shapes)
@@ -134,11 +147,14 @@ def build(
     share = total / programs
     sampled = _sampling(shapes, groups)
     kinds = [kind_of(shape, share) for shape in shapes]
+    if weighted:
+        sampled = [0] * len(sampled)
+        kinds = [weighted_kind_of(shape) for shape in shapes]
     costs = [
         shape.entries * shape.item * COSTS.get(kind, 1.0)
         for shape, kind in zip(shapes, kinds, strict=True)
     ]
-    builder = _Builder(sum(costs) / programs, programs, max(groups) + 1, sampled)
+    builder = _Builder(sum(costs) / programs, programs, max(groups) + 1, sampled, weighted)
     for row in zip(shapes, dtypes, addresses, groups, kinds, costs, strict=True):
         builder.add(*row)
     return builder.finish()
@@ -156,8 +172,12 @@ def _sampling(shapes: Sequence[Shape], groups: Sequence[int]) -> list[int]:
 
 
 class _Builder:
-    def __init__(self, share: float, programs: int, groups: int, sampled: list[int]) -> None:
+    def __init__(
+        self, share: float, programs: int, groups: int, sampled: list[int], weighted: bool
+    ) -> None:
         self.share, self.programs, self.sampled = share, programs, sampled
+        self.keeps = tuple(WEIGHTED_TILES) if weighted else KEEPS_SLOTS
+        self.tiles = WEIGHTED_TILES if weighted else TILES
         self.offset = 0.0  # bytes before the next tensor
         self.slot = self.part = self.kinds = 0
         self.aligned = True  # every split vector
@@ -186,7 +206,7 @@ class _Builder:
         limit = int(np.float64(1.0 / LIMITS[dtype]).view(np.int64))
         walk = [shape.length, shape.stride, shape.step, shape.inner, shape.item]
         self.tensors.append([*address, *walk, dtype, self.slot, limit])
-        if kind in KEEPS_SLOTS:
+        if kind in self.keeps:
             self.slot += shape.vectors
         root = math.sqrt(shape.length)
         top = root / (root - 1.0)
@@ -204,7 +224,7 @@ class _Builder:
     def _whole(
         self, shape: Shape, index: int, group: int, kind: int, top: float, cost: float
     ) -> None:
-        rows = TILES[kind][0]
+        rows = self.tiles[kind][0]
         blocks = -(-shape.inner // rows)
         units = shape.vectors // shape.inner * blocks if shape.inner > 1 else shape.vectors
         for program, first, end in self._shares(units, cost / units):

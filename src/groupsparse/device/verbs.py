@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bundle import rebuilt
+from ..bundle import rebuilt, weights_in_order
 from ..errors import InvalidInput, UnsupportedType
 from ..layout import Axis, normal_axes
 from ..result import Projection
@@ -46,6 +46,7 @@ def solve(
     hoyer: float,
     *,
     axis: Axis,
+    weights: Any,
     tol: float | None,
     start: Any,
     in_place: bool,
@@ -68,12 +69,15 @@ def solve(
                 "alone: pass it as an array)"
             )
     axes: list[Any] = [normal_axes(axis if single else None, x.ndim, "vectors") for x in tensors]
+    weigh = None
+    if weights is not None:
+        weigh = [weights] if single else weights_in_order(weights, given)
     outputs = None
     if not in_place:
         tensors = [_readable(x, name) for x, name in zip(tensors, names, strict=True)]
         outputs = [torch.empty_like(x) for x in tensors]
     with _lock:
-        plan = _plan(tensors, outputs, axes, shared=True, tol=tol, names=names)
+        plan = _plan(tensors, outputs, axes, weigh, shared=True, tol=tol, names=names)
         try:
             plan.refuse_plain()
             plan.launch(hoyer, start)
@@ -101,6 +105,7 @@ def project_each_(
     targets: Sequence[float],
     *,
     axes: Sequence[Any],
+    weights: Any,
     shared: bool,
     tol: float | None,
     start: Any,
@@ -110,8 +115,9 @@ def project_each_(
     names = [f"tensors[{key!r}]" for key in keys]
     members = [tensors[key] for key in keys]
     check_place(members, names)
+    weigh = None if weights is None else [weights[key] for key in keys]
     with _lock:
-        plan = _plan(members, None, list(axes), shared=shared, tol=tol, names=names)
+        plan = _plan(members, None, list(axes), weigh, shared=shared, tol=tol, names=names)
         try:
             plan.launch(targets, start)
             found = plan.certificates(plan.report.clone())
@@ -126,6 +132,7 @@ def _plan(
     tensors: Sequence[Tensor],
     outputs: Sequence[Tensor] | None,
     axes: list[Any],
+    weights: list[Any] | None,
     *,
     shared: bool,
     tol: float | None,
@@ -136,19 +143,24 @@ def _plan(
     lie = tuple(map(_lies, tensors))
     goals = None if outputs is None else tuple(map(_lies, outputs))
     along = tuple(tuple(a) if isinstance(a, list) else a for a in axes)
-    key = (stream, shared, tol, lie, goals, along, tuple(names))
+    weigh = None
+    if weights is not None:
+        weights = [None if w is None else torch.as_tensor(w) for w in weights]
+        weigh = tuple(None if w is None else _lies(w) for w in weights)
+    key = (stream, shared, tol, lie, goals, along, weigh, tuple(names))
     plan = _plans.get(key)
     if plan is None:
         plan = Projector(
-            tensors, axis=axes, shared=shared, tol=tol, outputs=outputs, names=names
-        )
+            tensors, axis=axes, shared=shared, tol=tol, outputs=outputs, names=names,
+            weights=weights,
+        )  # fmt: skip
         if not plan.staged:  # copies of tensors are not kept
             _plans[key] = plan
         if len(_plans) > REMEMBERED:
             _plans.popitem(last=False)
     else:
         _plans.move_to_end(key)
-        plan.bind(tensors, outputs)
+        plan.bind(tensors, outputs, weights)
     return plan
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .triton_gpu import solve_groups, write_groups
+from .triton_weighted_gpu import solve_weighted, write_weighted
 
 WARPS = 4
 # Programs on one multiprocessor: as many as their registers leave room for, by whether the sums
@@ -37,6 +38,9 @@ def resident_programs(device: torch.device, wide: bool) -> int:
 
 def run(plan: Any) -> None:
     """Queue both launches for a plan."""
+    if plan.weighted:
+        _run_weighted(plan)
+        return
     tables = plan.tables
     tensors, segments, programs, groups, splits = plan.on_device
     grid = (len(tables.programs) - 1,)
@@ -53,4 +57,21 @@ def run(plan: Any) -> None:
     write_groups[grid](
         tensors, segments, programs, plan.state, plan.values, plan.tops, plan.factors,
         plan.results, IN_PLACE=plan.in_place, **constants, **compiled,
+    )  # fmt: skip
+
+
+def _run_weighted(plan: Any) -> None:
+    tensors, segments, programs, groups, _ = plan.on_device
+    weights = plan.weight_table[1]
+    grid = (len(plan.tables.programs) - 1,)
+    constants = {"KINDS": plan.tables.kinds, "DTYPES": plan.all_dtypes}
+    compiled = {} if INTERPRETED else options(True)
+    together = {} if INTERPRETED else TOGETHER
+    solve_weighted[grid](
+        tensors, weights, segments, programs, groups, plan.settings, plan.state, plan.parts,
+        plan.kept, plan.counters, plan.groups, BLOCK=BLOCK, **constants, **compiled, **together,
+    )  # fmt: skip
+    write_weighted[grid](
+        tensors, weights, segments, programs, plan.state, plan.kept, plan.results,
+        IN_PLACE=plan.in_place, **constants, **compiled,
     )  # fmt: skip
