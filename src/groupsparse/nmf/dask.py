@@ -111,7 +111,8 @@ class DaskSource(Source):
             return float("nan")
         total, squares = gathered([delayed(_sums_for_measure)(piece) for piece in w])
         ratio = np.where(squares > 0.0, total / np.sqrt(np.where(squares > 0.0, squares, 1.0)), 1.0)
-        return float(((np.sqrt(n) - ratio) / (np.sqrt(n) - 1.0)).mean())
+        each = (np.sqrt(n) - ratio) / (np.sqrt(n) - 1.0)
+        return float(each.min() if target is not None and target.per_vector else each.mean())
 
 
 def _as_piece(rows: Any, dtype: Any) -> Any:

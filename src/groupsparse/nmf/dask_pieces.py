@@ -9,9 +9,10 @@ import numpy as np
 from dask import base
 from dask.delayed import delayed
 
-from ..dual import find_root
+from ..dual import Point, Search, find_root
 from ..errors import InvalidInput
 from .arrays import Vector, as_vector, row_squares
+from .constraints import Multiplier
 from .samples import (
     State,
     Sums,
@@ -41,8 +42,8 @@ class DaskSamples:
         self, chunks: Sequence[Any], shape: tuple[int, int], update: Update, dtype: Any
     ) -> None:
         if isinstance(update, ShrunkHals):
-            if update.target.weights is not None or update.target.per_vector:
-                raise InvalidInput("weights_W and per_vector are not for the W of a Dask array")
+            if update.target.weights is not None:
+                raise InvalidInput("weights_W is not for the W of a Dask array")
         elif not update.separable:
             raise InvalidInput("under hoyer_W a Dask array needs solver='auto'")
         self.chunks = chunks
@@ -125,19 +126,12 @@ def _shrink(
         )
     )
     rows = _DistributedRows(minima, n)
-    level = rows.count * np.sqrt(n) * rows.beta - rows.count * update.target.hoyer
-    root = find_root(
-        rows.evaluate,
-        level,
-        TOLERANCE * rows.count,
-        rows.upper,
-        start=float(update.multiplier),
-        slack=TOLERANCE * rows.count,
-    )
-    factors, corners, length, sums = rows.answer(root.mu)
-    update.settle(root.mu, length / scale, sums / scale)
+    solve = rows.each_multiplier if update.target.per_vector else rows.multiplier
+    mu = solve(update.target.hoyer, update.multiplier)
+    factors, corners, length, sums = rows.answer(mu)
+    update.settle(mu, length / scale, sums / scale)
     return [
-        delayed(_write)(piece, rows.beta * root.mu, factors / scale, corner / scale)
+        delayed(_write)(piece, rows.thresholds(mu), factors / scale, corner / scale)
         for piece, corner in zip(minima, corners, strict=True)
     ]
 
@@ -147,35 +141,73 @@ class _DistributedRows:
 
     def __init__(self, pieces: Sequence[Any], n: int) -> None:
         self.pieces = pieces
+        self.n = n
         self.beta = float(1.0 / (np.sqrt(n) - 1.0))
         self.maxima = np.array(scheduler.compute(*(delayed(np.max)(p, axis=1) for p in pieces)))
         self.tops: Vector = self.maxima.max(axis=0).astype(np.float64)
         self.count = len(self.tops)
-        self.sums: dict[float, Any] = {}
+        self.last: tuple[Vector, Any] | None = None
 
-    def _sums(self, mu: float) -> Any:
-        if mu not in self.sums:
-            parts = [delayed(_excess_sums)(p, mu * self.beta) for p in self.pieces]
-            self.sums = {mu: gathered(parts)}
-        return self.sums[mu]
+    def multiplier(self, hoyer: float, start: Multiplier) -> float:
+        """The one with which the rows meet the target on average."""
+        return find_root(
+            self.evaluate,
+            self.count * (np.sqrt(self.n) * self.beta - hoyer),
+            TOLERANCE * self.count,
+            lambda: float(self.uppers().max()),
+            start=float(start),
+            slack=TOLERANCE * self.count,
+        ).mu
+
+    def each_multiplier(self, hoyer: float, start: Multiplier) -> Vector:
+        """Those with which each row meets the target, all found side by side."""
+        level = float(np.sqrt(self.n) * self.beta - hoyer)
+        starts = np.broadcast_to(start, self.count)
+        searches = [Search(level, TOLERANCE, start=float(mu), slack=TOLERANCE) for mu in starts]
+        ends = [lambda end=end: end for end in self.uppers().tolist()]
+        mu = np.zeros(self.count)
+        while True:
+            asked = [one.propose(end) for one, end in zip(searches, ends, strict=True)]
+            for i, value in enumerate(asked):
+                mu[i] = searches[i].root.mu if value is None else value
+            if all(value is None for value in asked):
+                return mu
+            totals, slopes = self._terms(mu)
+            for i, value in enumerate(asked):
+                if value is not None:
+                    searches[i].add(Point(value, float(totals[i]), float(slopes[i])))
+
+    def thresholds(self, mu: Multiplier) -> Vector:
+        return np.broadcast_to(np.asarray(mu) * self.beta, self.count)
+
+    def _sums(self, mu: Multiplier) -> Any:
+        t = self.thresholds(mu)
+        if self.last is None or not np.array_equal(self.last[0], t):
+            self.last = t, gathered([delayed(_excess_sums)(piece, t) for piece in self.pieces])
+        return self.last[1]
 
     def evaluate(self, mu: float) -> tuple[float, float]:
+        totals, slopes = self._terms(mu)
+        return float(totals.sum()), float(slopes.sum())
+
+    def _terms(self, mu: Multiplier) -> tuple[Vector, Vector]:
         s, q, active = self._sums(mu)
         live = q > 0.0
         root = np.sqrt(np.where(live, q, 1.0))
         term = np.where(live, s / root, 1.0)  # where nothing is left, the row is 1-sparse
         slope = np.where(live, (term * term - active) / root, 0.0)
-        return self.beta * float(term.sum()), self.beta**2 * float(slope.sum())
+        return self.beta * term, self.beta**2 * slope
 
-    def upper(self) -> float:
-        return float(self.tops.max() / self.beta) * (1.0 + 2.0**-50)
+    def uppers(self) -> Vector:
+        """Multipliers at which nothing changes any more."""
+        return self.tops / self.beta * (1.0 + 2.0**-50)
 
-    def answer(self, mu: float) -> tuple[Vector, Vector, Vector, Vector]:
+    def answer(self, mu: Multiplier) -> tuple[Vector, Vector, Vector, Vector]:
         """Factor of [c − t]₊ in each row; its corner entry by piece; norms and sums of the rows."""
         s, q, _ = self._sums(mu)
         live = q > 0.0
         q = np.where(live, q, 1.0)
-        t = mu * self.beta
+        t = self.thresholds(mu)
         factors = np.where(live, 1.0 + t * s / q, 0.0)
         length = np.where(live, (q + t * s) / np.sqrt(q), self.tops)
         sums = np.where(live, factors * s, self.tops)
@@ -207,13 +239,13 @@ def _scaled_minima(
     return minima.clip(min=0) * scale[:, None].astype(minima.dtype)
 
 
-def _excess_sums(piece: Any, t: float) -> Any:
-    d = np.maximum(piece.astype(np.float64) - t, 0.0)
+def _excess_sums(piece: Any, t: Vector) -> Any:
+    d = np.maximum(piece.astype(np.float64) - t[:, None], 0.0)
     return np.array([d.sum(axis=1), (d * d).sum(axis=1), np.count_nonzero(d, axis=1)])
 
 
-def _write(piece: Any, t: float, factors: Vector, corner: Vector) -> Any:
-    answer = np.maximum(piece.astype(np.float64) - t, 0.0) * factors[:, None]
+def _write(piece: Any, t: Vector, factors: Vector, corner: Vector) -> Any:
+    answer = np.maximum(piece.astype(np.float64) - t[:, None], 0.0) * factors[:, None]
     for k in np.flatnonzero(corner):
         answer[k, piece[k].argmax()] = corner[k]
     return answer.astype(piece.dtype)
