@@ -138,7 +138,7 @@ def draw_images(images: np.ndarray, path: Path, *, columns: int) -> None:
 
     rows = -(-len(images) // columns)
     height, width = images.shape[1:]
-    page = np.ones((rows * (height + 1) + 1, columns * (width + 1) + 1))
+    page = np.full((rows * (height + 1) + 1, columns * (width + 1) + 1), 0.8)  # the lines between
     for index, picture in enumerate(images):
         top = 1 + index // columns * (height + 1)
         left = 1 + index % columns * (width + 1)
@@ -153,13 +153,13 @@ def draw_curves(curves: dict[str, list[float]], path: Path, *, title: str, floor
     """Save error curves as the paper draws them: percent above the lowest error, by iteration."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = figure.subplots()
     for name, curve in curves.items():
         excess = np.maximum(np.asarray(curve) - floor, 1e-12)
         axes.semilogy(np.arange(1, len(curve) + 1), excess, label=LABELS[name])
     shown = f"relative error − {floor:.4g} (%)" if floor else "relative error (%)"
     axes.set(xlabel="iteration", ylabel=shown, title=title)
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
