@@ -135,6 +135,13 @@ def test_shells_complete(tmp_path: Path) -> None:
         (["project", "integers.npy", "y.npy", "--hoyer", "0.5"], 1, "integers is I64"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "y"], 1, "selects none of the 1"),
         (["project", "x.npy", "y.npy", "--hoyer", "0.5", "-t", "re:("], 1, "regular expression"),
+        (["project", "two.npz", "y.npz", "--hoyer", "0.5", "-t", "a.w", "-t", "c"], 1, "c selects"),
+        (["project", "two.npz", "y.npz", "--hoyer", "0.5", "-i", "a.v"], 1, "did you mean a.w?"),
+        (
+            ["project", "two.npz", "y.npz", "--hoyer", "0.5", "-i", "re:.*"],
+            1,
+            "less re:.*, selects",
+        ),
         (["project", "x.npy", "no/y.npy", "--hoyer", "0.5"], 2, "there is no folder no to write"),
         (["inspect", "notes.txt"], 1, "expected .npy, .npz, .safetensors"),
         (["inspect", "."], 1, "a folder without a checkpoint"),
@@ -167,6 +174,7 @@ def test_mistakes_are_one_sentence(
     for name in ("notes.txt", "bad.npy", "bad.npz", "bad.safetensors"):
         Path(name).write_text("nothing of the kind")
     np.savez("whole.npz", x=np.ones((30, 40)))
+    np.savez("two.npz", **{"a.w": np.ones((3, 4)), "deep.z": np.ones((3, 4))})
     damage("whole.npz", "damaged.npz")
     Path("bad.safetensors.index.json").write_text("{}")
     Path("lost.safetensors.index.json").write_text('{"weight_map": {"w": "a.safetensors"}}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from ..errors import InvalidInput
 from .stored import FLOATS, Stored
@@ -26,7 +27,7 @@ def choose(
     ['a.weight']
     """
     for pattern in (*targets, *ignore):
-        _check(pattern)
+        _check(pattern, tensors)
     usable = [t for t in tensors if t.floating and t.size > 1 and t.shape]
     if not usable:
         first = f"; {tensors[0].name} is {tensors[0].dtype}" if tensors else ""
@@ -53,17 +54,27 @@ def choose(
     return chosen
 
 
-def _check(pattern: str) -> None:
+def _check(pattern: str, tensors: Sequence[Stored]) -> None:
+    """Refuse what names nothing: a slip in a name would otherwise prune what was to stay."""
     if pattern.startswith("re:"):
         try:
             re.compile(pattern[3:])
         except re.error as error:
             raise InvalidInput(f"{pattern!r} is not a regular expression: {error}") from None
+    if tensors and not any(_matches(pattern, tensor.name) for tensor in tensors):
+        names = {name: None for tensor in tensors for name in _names(tensor.name)}
+        close = get_close_matches(pattern, names, 1)
+        hint = f"did you mean {close[0]}?" if close else f"the first one is {tensors[0].name}"
+        raise InvalidInput(f"{pattern} selects none of the {len(tensors)} tensors; {hint}")
 
 
 def _matches(pattern: str, name: str) -> bool:
-    pieces = name.split(".")
-    prefixes = [".".join(pieces[:end]) for end in range(1, len(pieces) + 1)]
     if pattern.startswith("re:"):
-        return any(re.fullmatch(pattern[3:], prefix) for prefix in prefixes)
-    return pattern in prefixes
+        return any(re.fullmatch(pattern[3:], prefix) for prefix in _names(name))
+    return pattern in _names(name)
+
+
+def _names(name: str) -> list[str]:
+    """The name of a tensor, and of all modules that it is in."""
+    pieces = name.split(".")
+    return [".".join(pieces[:end]) for end in range(1, len(pieces) + 1)]
