@@ -89,12 +89,17 @@ class CSRLinear(nn.Module):
             raise InvalidInput(
                 f"an input has shape {tuple(x.shape)}; its last axis has to be {self.in_features}"
             )
+        if not torch.is_autocast_enabled(x.device.type):
+            return self._product(x)
         # Sparse products know no bfloat16 on a CPU, which is what autocast would make of them.
         with torch.autocast(x.device.type, enabled=False):
-            columns = x.reshape(-1, self.in_features).t().to(self.values.dtype)
-            product = (self.matrix() @ columns).t()
-            if self.bias is not None:
-                product = product + self.bias
+            return self._product(x.to(self.values.dtype))
+
+    def _product(self, x: Tensor) -> Tensor:
+        columns = x.reshape(-1, self.in_features).t()
+        product = (self.matrix() @ columns).t()
+        if self.bias is not None:
+            product = product + self.bias
         return product.reshape(*x.shape[:-1], self.out_features)
 
     def to_linear(self) -> nn.Linear:
