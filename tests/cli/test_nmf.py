@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import savemat
+from scipy.sparse import csc_array, save_npz
 
 import groupsparse as gs
 from tests.cli.examples import Ran, damage
@@ -65,6 +66,8 @@ def test_every_kind_of_file_gives_the_same(run: Run, data: Path, tmp_path: Path)
     header = ",".join(f"pixel {i}" for i in range(48))
     np.savetxt(tmp_path / "x.csv", DATA, delimiter=",", header=header, comments="", fmt="%.18g")
     np.savetxt(tmp_path / "x.tsv", DATA, delimiter="\t", fmt="%.18g")
+    save_npz(tmp_path / "sparse.npz", csc_array(DATA))
+    savemat(tmp_path / "sparse.mat", {"X": csc_array(DATA)})
     np.save(tmp_path / "turned.npy", DATA.T)
     np.save(tmp_path / "stack.npy", DATA.reshape(30, 8, 6))
     results = []
@@ -74,6 +77,8 @@ def test_every_kind_of_file_gives_the_same(run: Run, data: Path, tmp_path: Path)
         "x.mat": [],
         "x.csv": [],
         "x.tsv": [],
+        "sparse.npz": [],
+        "sparse.mat": [],
         "turned.npy": ["--columns"],
         "stack.npy": [],
     }.items():
@@ -170,6 +175,7 @@ def test_the_same_seed_gives_the_same_bits(run: Run, data: Path, tmp_path: Path)
         (["flat.npy", "--rank", "3"], 1, "flat.npy holds an array of shape (3,)"),
         (["none.npy", "--rank", "3"], 1, "none.npy holds an array of shape (0, 4)"),
         (["below.npy", "--rank", "3", "--columns"], 1, "below.npy: the entry at (0, 2) is -1.0"),
+        (["hollow.npz", "--rank", "3"], 1, "hollow.npz: the entry at (2, 1) is nan"),
         (["x.npy", "--resume", "empty.npz"], 1, "was not written by groupsparse nmf"),
         (["x.npy", "--rank", "3", "--out", "folder.npz"], 2, "folder.npz is a folder"),
         (["nan.npy", "--rank", "3"], 1, "nan.npy: the entry at (1, 2) is nan"),
@@ -197,6 +203,7 @@ def test_mistakes_are_named(
     Path("array.npz").write_bytes(Path("other.npy").read_bytes())
     damage("two.npz", "damaged.npz")
     np.save("flat.npy", np.ones(3))
+    save_npz("hollow.npz", csc_array([[1.0, 0.0], [0.0, 2.0], [3.0, np.nan]]))
     np.save("none.npy", np.ones((0, 4)))
     np.save("below.npy", np.array([[1.0, 2.0, -1.0], [1.0, -2.0, 0.0]]))
     Path("folder.npz").mkdir()

@@ -68,17 +68,24 @@ def load(path: Path, key: str | None, columns: bool) -> Data:
 
 def _refuse_entries(found: Any, path: Path) -> None:
     """Name the first entry that cannot be factorised; what is mapped is read when needed."""
-    if isinstance(found, np.memmap) or not isinstance(found, np.ndarray):
+    if isinstance(found, np.memmap):
         return
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        _complain(found, ~np.isfinite(found), path, "finite numbers")
-    if found.min() < 0:
-        _complain(found, found < 0, path, "no negative numbers")
-
-
-def _complain(found: Any, wrong: Any, path: Path, expected: str) -> None:
-    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    raise InvalidInput(f"{path}: the entry at {at} is {found[at]}; expected {expected}")
+    stored = None if isinstance(found, np.ndarray) else found.tocoo()
+    values = found if stored is None else stored.data
+    wrong = ~np.isfinite(values)
+    expected = "finite numbers"
+    if not wrong.any():
+        wrong, expected = values < 0, "no negative numbers"
+    if not wrong.any():
+        return
+    first = int(np.argmax(wrong))
+    at = (
+        np.unravel_index(first, found.shape)
+        if stored is None
+        else (i[first] for i in stored.coords)
+    )
+    where = tuple(int(i) for i in at)
+    raise InvalidInput(f"{path}: the entry at {where} is {values.flat[first]}; expected {expected}")
 
 
 def shape_for(given: str | None, known: tuple[int, int] | None, features: int) -> tuple[int, int]:
@@ -106,6 +113,10 @@ def _array(path: Path, key: str | None) -> Any:
 
 def _member(path: Path, key: str | None) -> Any:
     with _loaded(path, np.lib.npyio.NpzFile) as archive:
+        if key is None and {"format", "shape", "data"} <= set(archive.files):
+            from scipy.sparse import load_npz
+
+            return load_npz(path).tocsr()  # what scipy.sparse.save_npz wrote
         return _as_numbers(archive[_chosen(archive.files, key, path)], path)
 
 
