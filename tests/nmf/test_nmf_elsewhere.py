@@ -61,8 +61,15 @@ def test_a_map_of_integers_is_converted_block_by_block(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert_same(fitted(x.astype(np.float64)), fitted(mapped))
-    with pytest.raises(gs.InvalidInput, match="needs the data in memory"):
+    with pytest.raises(gs.InvalidInput, match="needs a memory map of floats"):
         fitted(mapped, init="nndsvd")
+
+
+@pytest.mark.parametrize("init", ["nndsvd", "nndsvda", "nndsvdar"])
+def test_a_map_of_floats_may_start_from_its_svd(init: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", noisy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert_same(fitted(noisy(), init=init), fitted(mapped, init=init))
 
 
 LIMITED = """

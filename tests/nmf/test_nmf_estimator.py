@@ -148,6 +148,29 @@ def test_float32_stays_float32() -> None:
     np.testing.assert_allclose(single.components_, double.components_, atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"solver": "auto"},
+        {"solver": "ahals"},
+        {"solver": "nenmf"},
+        *({"solver": name, "hoyer_H": 0.6} for name in ("auto", "gsp", "csp", "l1-ahals")),
+        *({"solver": name, "hoyer_W": 0.4} for name in ("auto", "gsp", "csp", "l1-ahals")),
+        {"hoyer_H": 0.6, "weights_H": np.linspace(0.2, 3.0, 40)},
+        {"hoyer_W": 0.4, "hoyer_H": 0.6, "per_vector": True},
+    ],
+)
+def test_no_solver_leaves_float32(arguments: dict[str, Any]) -> None:
+    """Not even inside: with NumPy a single float64 number would make all that follows double."""
+    x = noisy().astype(np.float32)
+    seen: list[Any] = []
+    model, codes = fitted(
+        x, max_iter=12, callback=lambda p: seen.extend((p.components, p.codes)), **arguments
+    )
+    assert {array.dtype for array in seen} == {np.dtype(np.float32)}
+    assert model.components_.dtype == codes.dtype == model.transform(x).dtype == np.float32
+
+
 @pytest.mark.parametrize("init", [None, "random", "nndsvd", "nndsvda", "nndsvdar"])
 def test_every_init_starts_a_fit(init: str | None) -> None:
     model, _ = fitted(noisy(), init=init, max_iter=100)

@@ -150,9 +150,12 @@ class StreamedSource(Source):
         return "random"
 
     def _from_svd(self, init: str, r: int, seed: int) -> tuple[Any, Any]:
-        raise InvalidInput(
-            f"init={init!r} needs the data in memory; use 'random' or 'custom' for what is streamed"
-        )
+        if self.x.dtype != self.dtype:  # to convert it would take a copy of the whole
+            raise InvalidInput(
+                f"init={init!r} needs a memory map of floats, and this one has {self.x.dtype}; "
+                "use 'random' or 'custom'"
+            )
+        return super()._from_svd(init, r, seed)
 
     def _mean(self) -> float:
         return float(sum(float(block.sum()) for block in self._blocks()) / self.x.size)

@@ -8,6 +8,7 @@ the columns of F may be updated in pieces.
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -100,7 +101,8 @@ class FastGradient:
                     best, lowest = moved, value
                 if value > before:
                     momentum, point, at_point = 1.0, moved, at_moved  # restart here
-            following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum * momentum))
+            # Not NumPy's root: its numbers are float64, and would make all of the factor so.
+            following = 0.5 * (1.0 + sqrt(1.0 + 4.0 * momentum * momentum))
             further = (momentum - 1.0) / following
             ahead = moved + further * (moved - point)
             at_ahead = at_moved + further * (at_moved - at_point)
