@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from groupsparse import prune
+from groupsparse import InvalidInput, prune
 from groupsparse.prune.baselines import at_initialisation as early
 
 
@@ -163,6 +163,49 @@ def test_what_the_loss_does_not_use_has_score_zero(mlp: nn.Module, method: str) 
     found = scores(mlp, prune.select(mlp, "Linear"), loss)
     assert not found["3.weight"].any()
     assert found["0.weight"].any()
+
+
+@pytest.mark.parametrize("method", ["snip", "grasp"])
+def test_a_loss_that_is_none(mlp: nn.Module, method: str) -> None:
+    before = copy.deepcopy(mlp.state_dict())
+    for loss, told in (
+        (lambda model: model(torch.ones(2, 64)), r"the loss is \(2, 10\); expected a tensor with"),
+        (lambda model: 3.0, "the loss is 3.0"),
+        (lambda model: model(torch.ones(2, 64)).sum().detach(), "without detach or no_grad"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            getattr(prune.baselines, method)(mlp, 0.5, loss)
+    assert all(torch.equal(value, before[name]) for name, value in mlp.state_dict().items())
+
+
+def test_synflow_of_a_network_of_tokens() -> None:
+    """Token numbers are taken as they are."""
+    model = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 4, bias=False))
+    tokens = torch.tensor([[1, 5, 2]])
+    found = prune.select(model, "Linear")
+    scores = early.synflow_scores(model, found, tokens)
+    embedding = model[0].weight.detach().double().abs()
+    expected = model[1].weight.detach().double().abs() * embedding[tokens[0]].sum(0)
+    torch.testing.assert_close(scores["1.weight"], expected)
+
+
+class Branches(nn.Module):
+    """Two layers, one of which nothing goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def test_what_synflow_does_not_reach_goes_first() -> None:
+    model = Branches()
+    with pytest.warns(prune.LayerCollapse, match=r"unused\.weight"):
+        masks = prune.baselines.synflow(model, 0.5, torch.zeros(1, 6), rounds=3)
+    assert masks["used.weight"].all()
+    assert not masks["unused.weight"].any()
 
 
 def test_a_linear_loss_has_no_curvature() -> None:

@@ -116,6 +116,18 @@ def test_gradual_magnitude_follows_the_cubic_law(mlp: nn.Module) -> None:
     assert not optimizer._optimizer_step_pre_hooks
 
 
+@pytest.mark.parametrize("options", [{"scope": "global"}, {"floor": 65}, {"floor": 60}])
+def test_gradual_magnitude_fails_before_training(mlp: nn.Module, options: dict[str, Any]) -> None:
+    optimizer = torch.optim.SGD(mlp.parameters(), lr=0.1)
+    with pytest.raises(InvalidInput):
+        prune.baselines.GradualMagnitude(mlp, optimizer, 0.9, stop=9, **options)
+    assert not optimizer._optimizer_step_pre_hooks
+    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(InvalidInput, match="holds none of the parameters"):
+        prune.baselines.GradualMagnitude(mlp, stranger, 0.9, stop=9)
+    assert not stranger._optimizer_step_post_hooks
+
+
 def test_gradual_magnitude_resumes(mlp: nn.Module) -> None:
     def steps(model: nn.Module, optimizer: Any, first: int, last: int) -> None:
         for step in range(first, last):

@@ -179,6 +179,17 @@ def test_scores_decide(mlp: nn.Module) -> None:
     assert max(left) < largest
 
 
+def test_scores_that_are_whole_numbers() -> None:
+    layer = nn.Linear(3, 3, bias=False)
+    order = torch.randperm(9)
+    scores = {"weight": (2**40 + order).view(3, 3)}  # in float32 all of them are equal
+    masks = prune.cut(layer, 4 / 9, scores=scores)
+    assert torch.equal(masks["weight"].view(-1), order >= 4)
+    for wrong in (np.ones((3, 3)), torch.ones(3, 3, dtype=torch.complex64), torch.ones(9)):
+        with pytest.raises(InvalidInput, match="no real tensor of shape"):
+            prune.cut(layer, 0.5, scores={"weight": wrong})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_kth_smallest_is_that_of_a_sort(dtype: torch.dtype, seed: int) -> None:

@@ -237,7 +237,7 @@ def test_a_mask_for_another_model(mlp: nn.Module, convnet: nn.Module) -> None:
 def test_an_optimizer_for_another_model(mlp: nn.Module, convnet: nn.Module) -> None:
     masks = prune.cut(mlp, sparsity=0.9)
     optimizer = OPTIMIZERS["sgd"](convnet.parameters())
-    with pytest.raises(InvalidInput, match="none of the masked"):
+    with pytest.raises(InvalidInput, match="holds none of the parameters"):
         masks.frozen(mlp, optimizer)
     with pytest.raises(InvalidInput, match=r"expected a torch\.optim\.Optimizer"):
         masks.frozen(mlp, [None])  # type: ignore[list-item]
@@ -254,6 +254,18 @@ def test_several_optimizers(mlp: nn.Module) -> None:
             train(mlp, first, steps=1)
             second.step()
     assert zeros(mlp) == masks.zeros
+
+
+def test_an_optimizer_that_trains_the_biases(mlp: nn.Module) -> None:
+    """As Muon needs one beside it: a framework hands over both."""
+    weights = torch.optim.Muon([mlp[0].weight, mlp[2].weight], lr=0.1)
+    biases = torch.optim.AdamW([mlp[0].bias, mlp[2].bias])
+    masks = prune.cut(mlp, sparsity=0.9)
+    with masks.frozen(mlp, [biases, weights]):
+        for _ in range(3):
+            train(mlp, weights, steps=1)
+            biases.step()
+    assert prune.Masks.of(mlp) == masks
 
 
 def test_a_resumed_optimizer_does_not_bring_zeros_back(mlp: nn.Module) -> None:

@@ -40,11 +40,12 @@ class Entrant:
         own = None
         if scores is not None:
             own, expected = scores.get(target.name), local(target.parameter).shape
-            if own is None or own.shape != expected:
+            if not isinstance(own, Tensor) or own.shape != expected or own.is_complex():
                 raise InvalidInput(
-                    f"scores have no tensor of shape {tuple(expected)} for {target.name}"
+                    f"scores have no real tensor of shape {tuple(expected)} for {target.name}"
                 )
-            own = own.to(target.parameter.device)
+            # Whole numbers are exact in float64, up to 2⁵³, and in float32 up to 2²⁴ only.
+            own = (own if own.is_floating_point() else own.double()).to(target.parameter.device)
         entrant = cls(target, own, None)
         return entrant if floor == 0 else replace(entrant, safe=entrant.best(floor))
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import InvalidInput
-from .hooks import Hooks, as_optimizers
+from .hooks import Hooks, as_optimizers, refuse_strangers
 from .packing import PackedMask
 from .sharding import local
 
@@ -38,13 +37,7 @@ class Frozen(Hooks):
 
     def hold(self, pairs: Sequence[tuple[nn.Parameter, PackedMask]]) -> None:
         """Hold these zeros from now on, instead of those before."""
-        masked = {id(parameter) for parameter, _ in pairs}
-        for each in self._optimizers:
-            if masked.isdisjoint(id(p) for group in each.param_groups for p in group["params"]):
-                raise InvalidInput(
-                    f"{type(each).__name__} holds none of the masked parameters; "
-                    "expected the optimizer that trains this model"
-                )
+        refuse_strangers(self._optimizers, [parameter for parameter, _ in pairs])
         self._pairs = [(parameter, mask.to(parameter.device)) for parameter, mask in pairs]
         for each in self._optimizers:
             self._clear_memory(each)

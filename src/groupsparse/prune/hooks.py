@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -44,6 +45,17 @@ def as_optimizers(given: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
     if not optimizers:
         raise InvalidInput("there is no optimizer in the list; expected at least one")
     return optimizers
+
+
+def refuse_strangers(optimizers: Iterable[Optimizer], parameters: Iterable[Tensor]) -> None:
+    """Raise where no optimizer trains any of these; one of several may train the biases only."""
+    trained = [group["params"] for each in optimizers for group in each.param_groups]
+    held = {id(parameter) for group in trained for parameter in group}
+    if held.isdisjoint(map(id, parameters)):
+        raise InvalidInput(
+            "the optimizer holds none of the parameters that are to be pruned; "
+            "expected the one that trains this model"
+        )
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:

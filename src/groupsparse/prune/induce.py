@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..errors import InvalidInput
 from ..result import Projection
 from .clock import Clock
-from .hooks import as_optimizers
+from .hooks import as_optimizers, refuse_strangers
 from .plan import Plan, groups_of
 from .projecting import project_groups_
 from .schedules import Schedule, Span, constant
@@ -80,7 +80,9 @@ class Inducer(Clock):
         self.projections: list[Projection[Any]] = []
         self._starts: Sequence[Start] | None = None
         trained_by = [] if optimizer is None else as_optimizers(optimizer)
-        self._refuse_strangers(trained_by)
+        if trained_by:
+            planned = [m.target.parameter for group in self.groups for m in group.members]
+            refuse_strangers(trained_by, planned)
         super().__init__(trained_by)
 
     def step(self) -> bool:
@@ -116,17 +118,6 @@ class Inducer(Clock):
         multipliers = state["multipliers"]
         self.steps = int(state["steps"])
         self._starts = None if multipliers is None else [float(mu) for mu in multipliers]
-
-    def _refuse_strangers(self, optimizers: Sequence[Optimizer]) -> None:
-        """An optimizer of other parameters, or one made before ``fully_shard``, is a slip."""
-        trained = [group["params"] for each in optimizers for group in each.param_groups]
-        held = {id(parameter) for group in trained for parameter in group}
-        planned = {id(m.target.parameter) for group in self.groups for m in group.members}
-        if optimizers and held.isdisjoint(planned):
-            raise InvalidInput(
-                "the optimizer holds none of the parameters that are to be projected; "
-                "expected the one that trains this model"
-            )
 
     def _description(self) -> list[list[Any]]:
         return [[g.hoyer, *(m.target.name for m in g.members)] for g in self.groups]

@@ -128,7 +128,7 @@ class Masks(Mapping[str, Tensor]):
         model : torch.nn.Module
             The model that the masks were made for, in the state in which it is trained.
         optimizer : Optimizer or several
-            All optimizers that change masked parameters.
+            All optimizers that change masked parameters; they may hold others too.
 
         Returns
         -------

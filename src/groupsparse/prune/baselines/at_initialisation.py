@@ -62,7 +62,8 @@ def snip_scores(model: nn.Module, found: list[Target], loss: Loss) -> dict[str, 
     """|θ · ∂L/∂θ| of every entry."""
     with _buffers_kept(model), torch.enable_grad(), _differentiable(found):
         parameters = [target.parameter for target in found]
-        gradients = torch.autograd.grad(loss(model), parameters, materialize_grads=True)
+        value = _checked(loss(model))
+        gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
     return {t.name: _times(t, g).abs() for t, g in zip(found, gradients, strict=True)}
 
 
@@ -111,7 +112,7 @@ def grasp_scores(model: nn.Module, found: list[Target], loss: Loss) -> dict[str,
     parameters = [target.parameter for target in found]
     with _buffers_kept(model), torch.enable_grad(), _differentiable(found):
         gradients = torch.autograd.grad(
-            loss(model), parameters, create_graph=True, materialize_grads=True
+            _checked(loss(model)), parameters, create_graph=True, materialize_grads=True
         )
         flow = torch.stack([(g.detach() * g).sum() for g in gradients]).sum()
         if flow.requires_grad:
@@ -119,6 +120,19 @@ def grasp_scores(model: nn.Module, found: list[Target], loss: Loss) -> dict[str,
         else:  # the loss is linear in all of them
             products = tuple(torch.zeros_like(parameter) for parameter in parameters)
     return {t.name: _times(t, p) for t, p in zip(found, products, strict=True)}
+
+
+def _checked(value: Tensor) -> Tensor:
+    """The loss, if it is one number that was computed from the model."""
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        told = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise InvalidInput(f"the loss is {told}; expected a tensor with one number")
+    if not value.requires_grad:
+        raise InvalidInput(
+            "the loss depends on no parameter that is to be pruned; expected one that is computed "
+            "from the model that loss is given, without detach or no_grad"
+        )
+    return value
 
 
 def _times(target: Target, factor: Tensor) -> Tensor:
@@ -149,7 +163,8 @@ def synflow(
     model, sparsity, scope, floor, targets, ignore
         As in `cut`.
     example : torch.Tensor
-        One input of the model; only its shape and device are used.
+        One input of the model; only its shape and device are used. Token numbers (int32, int64)
+        are taken as they are.
     rounds : int
         How often the scores are computed anew.
 
@@ -198,8 +213,8 @@ def synflow_scores(
     inner.eval()
     try:
         with torch.enable_grad():
-            output = functional_call(inner, state, (torch.ones_like(example, dtype=torch.float64),))
-            flows = torch.autograd.grad(output.sum(), leaves)
+            output = functional_call(inner, state, (_ones(example),))
+            flows = torch.autograd.grad(output.sum(), leaves, materialize_grads=True)
     finally:
         for module, mode in training.items():
             module.training = mode
@@ -207,6 +222,12 @@ def synflow_scores(
         t.name: (leaf.detach() * flow).abs()
         for t, leaf, flow in zip(found, leaves, flows, strict=True)
     }
+
+
+def _ones(example: Tensor) -> Tensor:
+    if example.dtype in (torch.int32, torch.int64):
+        return example
+    return torch.ones_like(example, dtype=torch.float64)
 
 
 def _whole(found: list[Target]) -> list[Target]:

@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from ...errors import InvalidInput
 from ..clock import Clock
-from ..competing import checked_sparsity
+from ..competing import checked_sparsity, competitions_of
 from ..cutting import cut
 from ..freezing import Frozen
-from ..hooks import as_optimizers
+from ..hooks import as_optimizers, refuse_strangers
 from ..masks import Masks
 from ..schedules import Schedule, Span, cubic
 from ..targets import DEFAULT_TARGETS, Pattern, as_patterns, select
@@ -118,8 +118,11 @@ class GradualMagnitude(Clock):
             "targets": as_patterns(targets),
             "ignore": as_patterns(ignore),
         }
-        select(model, targets, ignore)  # a plan that matches nothing is an error now, not later
         trained_by = as_optimizers(optimizer)
+        found = select(model, targets, ignore)
+        # What would be an error at the first cut, hours later, is one now.
+        competitions_of(found, None, self.sparsity, scope, floor)
+        refuse_strangers(trained_by, [target.parameter for target in found])
         self._frozen = Frozen(trained_by)
         super().__init__(trained_by)
 
