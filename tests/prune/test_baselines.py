@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from groupsparse import InvalidInput, prune
+from groupsparse import InvalidInput, NonFiniteInput, prune
 from groupsparse.prune.baselines.deephoyer import hoyer_square
 
 METHODS = ("random", "magnitude", "snip", "grasp", "synflow")
@@ -234,3 +234,8 @@ def test_thresholds(mlp: nn.Module) -> None:
             prune.baselines.DeepHoyer(mlp, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
         regulariser.threshold_(-1.0)
+    nn.init.ones_(mlp[0].weight)
+    nn.init.constant_(mlp[2].weight, torch.nan)
+    with pytest.raises(NonFiniteInput, match=r"2\.weight is not finite"):
+        regulariser.threshold_(2.0, relative=False)
+    assert bool((mlp[0].weight == 1).all())

@@ -95,12 +95,15 @@ def test_extreme_values() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -math.nan])
 @pytest.mark.parametrize("scope", ["model", "layer"])
-def test_not_finite_is_named_and_nothing_changes(mlp: nn.Module, bad: float, scope: str) -> None:
+@pytest.mark.parametrize("floor", [0, 2])
+def test_not_finite_is_named_and_nothing_changes(
+    mlp: nn.Module, bad: float, scope: str, floor: int
+) -> None:
     with torch.no_grad():
         mlp[2].weight[3, 4] = bad
     before = {name: p.detach().clone() for name, p in mlp.named_parameters()}
     with pytest.raises(NonFiniteInput, match=r"2\.weight .*\(3, 4\)"):
-        prune.cut(mlp, sparsity=0.5, scope=scope)
+        prune.cut(mlp, sparsity=0.5, scope=scope, floor=floor)
     for name, parameter in mlp.named_parameters():
         assert torch.equal(parameter.nan_to_num(7.0), before[name].nan_to_num(7.0))
 

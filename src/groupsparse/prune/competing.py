@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInput
-from .ordering import Cutoff, Scores, common_dtype, first_true, kth_smallest
+from .ordering import (
+    Cutoff,
+    Scores,
+    common_dtype,
+    first_true,
+    kth_smallest,
+    refuse_non_finite,
+)
 from .sharding import local, shards_of
 from .targets import Target
 from .vectors import as_rows, like_parameter, splits_vectors, vector_length, vector_view
@@ -67,10 +74,17 @@ class Entrant:
             raise InvalidInput(
                 f"floor is {floor}; the filters of {self.target.name} have {length} entries"
             )
+        self._refuse_non_finite()  # a NaN would be among the best, and never be looked at again
         rows = as_rows(self.compute().reshape(view.shape), axes)
         best = rows.argsort(dim=1, stable=True)[:, length - floor :]
         safe = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, best, True)
         return like_parameter(safe, view, axes, local(self.target.parameter).shape)
+
+    def _refuse_non_finite(self) -> None:
+        bad = self.compute().isfinite().logical_not_().count_nonzero()
+        shards = shards_of(self.target.parameter)
+        if int(bad if shards is None else shards(bad)) > 0:
+            refuse_non_finite([Scores(self.target.name, self.compute)])
 
     def contested(self) -> Scores:
         """The scores of the entries that may go."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...errors import InvalidInput
 from ..cutting import warn_of_collapse
 from ..masks import Masks
+from ..ordering import Scores, refuse_non_finite
 from ..packing import PackedMask
 from ..sharding import is_sharded
 from ..targets import DEFAULT_TARGETS, Pattern, Target, select
@@ -106,6 +107,9 @@ class DeepHoyer:
         """
         if not threshold >= 0.0:
             raise InvalidInput(f"threshold is {threshold}; expected a number >= 0")
+        values = [Scores(t.name, t.parameter.detach) for t in self.targets]
+        if not all(bool(value.compute().isfinite().all()) for value in values):
+            refuse_non_finite(values)
         packed: dict[str, PackedMask] = {}
         for target in self.targets:
             parameter = target.parameter.detach()
