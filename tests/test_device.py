@@ -303,3 +303,30 @@ def test_shares_cover_every_unit_once():
             blocks = -(-shape.inner // step[0])
             units = -(-shape.length // step[1]) if kind == tables.SPLIT else shape.vectors
             assert spans[-1][1] == (blocks if shape.inner > 1 else units)
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"), [("normal", 5), ("laplace", 4), ("t", 5), ("scaled rows", 6)]
+)
+def test_searches_that_begin_on_a_sample(kind, passes):
+    """Some of the vectors say where to begin, so that few passes over all of them are needed."""
+    rng = np.random.default_rng(3)
+    draw = {
+        "normal": lambda: rng.normal(size=(90, 100)),
+        "laplace": lambda: rng.laplace(size=(90, 100)),
+        "t": lambda: rng.standard_t(3, size=(90, 100)),
+        "scaled rows": lambda: rng.normal(size=(90, 100)) * rng.lognormal(size=(90, 1)),
+    }
+    x = torch.from_numpy(draw[kind]()).to(DEVICE, torch.float32)
+    assert tables.SAMPLED_FROM <= x.nbytes
+    p = check(x, 0.8, entries=False)
+    assert p.passes <= passes
+
+
+def test_a_shared_group_that_begins_on_a_sample():
+    tensors = [sample((90, 60)), 0.1 * sample((40, 100), seed=1)]
+    before = [t.clone() for t in tensors]
+    [p] = gs.project_each_(tensors, 0.8, shared=True, kernel="triton")
+    vectors, answers = ([f for t in some for f in filters(t)] for some in (before, tensors))
+    check_projection(vectors, answers, 0.8, tolerance=TOLERANCES["float32"])
+    assert p.passes <= 5

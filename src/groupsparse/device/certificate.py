@@ -24,7 +24,7 @@ STATUSES = {
     17: Status.BAD_WEIGHTS,
 }
 # Columns of a group's state that the host reads; see ``kernels/triton_search.py``.
-MU, MODE, LEVEL, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 2, 24, 25, 38
+MU, MODE, LEVEL, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 2, 25, 26, 39
 SEGMENT_FIELDS, SPLIT_FIELDS = 3, 4
 
 

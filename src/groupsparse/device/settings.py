@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from .guess import NORMAL, normal_bend, normal_leap
 
-SETTINGS = 11
+SETTINGS = 12
+# How near the total at 0 must be to that of normal entries for the step from there to be trusted,
+# where all vectors are of one kind; a network's layers together have no root that 0 could tell.
+TRUST = 0.03
 TOLERANCE = {False: 5e-7, True: 1e-12}  # by whether some tensor is float64
 WEIGHTED_TOLERANCE = 1e-9  # for smaller types with weights, whose sums run in float64 too
 SLACK = {False: 5e-7, True: 1e-11}
@@ -39,4 +42,5 @@ def settings_of(plan: Any) -> NDArray[np.float64]:
     settings[:, 8] = np.asarray(leaps) * tops
     settings[:, 9] = NORMAL * tops
     settings[:, 10] = [normal_bend(leap) for leap in leaps]
+    settings[:, 11] = 0.0 if plan.shared and len(plan.walked) > 1 else TRUST
     return settings

@@ -45,8 +45,8 @@ LIMITS[8] = float(np.finfo(np.float64).max)
 
 LEAST_SHARE = 1 << 13  # bytes; below that a program costs more than it brings
 SPLIT_FROM = 1 << 15  # bytes of a vector that several programs may walk
-SAMPLED_FROM = 1 << 17  # bytes of a group whose search begins on a sample
-SAMPLE_BYTES, MOST_SAMPLED, LEAST_SAMPLED = 1 << 19, 2, 16  # one vector in 2 to 16
+SAMPLED_FROM = 1 << 15  # bytes of a group whose search begins on a sample
+SAMPLE_BYTES, MOST_SAMPLED, LEAST_SAMPLED = 1 << 18, 4, 16  # one vector in 4 to 16
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,15 @@ import triton.language as tl
 from .triton_sums import FLAW_BAD
 
 # Columns of a group's state. The first ones are the settings of the call.
-(MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, LEAP, NORMAL, BEND, ONE_HOT,
+(MU, MODE, LEVEL, COUNT, TOLERANCE, SLACK, SAMPLE_LEVEL, SAMPLE_COUNT, LEAP, NORMAL, BEND, TRUST,
+ ONE_HOT,
  ABOVE, ABOVE_TOTAL, ABOVE_SLOPE, BELOW, BELOW_TOTAL, BELOW_SLOPE, LAST, LAST_TOTAL, LAST_SLOPE,
  BEST, BEST_TOTAL, SLOW, ITERATIONS, PASSES, UPPER, PENDING,
  ALPHA, ALPHA_LOW, ALPHA_HIGH, TIE_LOW, TIE_HIGH, HIGH_TOTAL,
  START, PHASE, CUT, LEFT, STATE_FIELDS) = (
-    tl.constexpr(i) for i in range(39)
+    tl.constexpr(i) for i in range(40)
 )
-SETTINGS = tl.constexpr(11)
+SETTINGS = tl.constexpr(12)
 # What a group's next pass is for.
 SAMPLE, FIRST, FULL, FINAL, HIGH, TIES = (tl.constexpr(i) for i in range(6))
 # How a group ended.
@@ -151,6 +152,10 @@ def _after_sample(state, mu, total, slope, flaws):
         step = _first_step(state, total, slope, level)
     found = tl.where(usable, step, -1.0)
     near = tl.abs(total - level) <= 0.01 * tl.load(state + SAMPLE_COUNT)
+    # Where the entries look normal, the first step is as good as what a sample can find.
+    normal = tl.load(state + NORMAL)
+    alike = tl.abs(total - normal) < tl.load(state + TRUST) * normal
+    near = near | ((mu == 0.0) & alike)
     ended = ~usable | near | (steps >= 8.0) | ~(found > 0.0)
     tl.store(state + MU, tl.maximum(found, 0.0))
     tl.store(state + MODE, tl.where(ended, 1.0 * FIRST, 1.0 * SAMPLE))
