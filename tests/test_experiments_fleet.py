@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import threading
 from dataclasses import replace
@@ -17,7 +16,6 @@ from experiments.candidates import EVERYTHING, dense, jobs_of
 from experiments.cifar import Images
 from experiments.fleet import MOST_FAILURES, Fleet, measure
 from experiments.jobs import Job, Journal, Method, Schedule, Setting, rates
-from experiments.methods import project_to_sparsity, target_of
 from experiments.slot import Data, Settings, Slot
 from groupsparse import prune
 
@@ -365,27 +363,6 @@ def test_held_out_images_are_never_drawn(data: Data) -> None:
     assert len(drawn) == 40
     held = {tuple(p.flatten().tolist()) for p in data.checks["search"].pixels}
     assert not held & {tuple(data.train.pixels[i].flatten().tolist()) for i in drawn}
-
-
-def test_the_target_that_gives_so_many_zeros() -> None:
-    torch.manual_seed(0)
-    model = networks.cifar_resnet(8)
-    entries = prune.report(model).total.parameters
-    target = target_of(model, 0.9)
-    project_to_sparsity(model, 0.9, "model", "projected")
-    assert prune.report(model).total.zeros == pytest.approx(0.9 * entries, rel=2e-3)
-    assert prune.report(model).total.hoyer == pytest.approx(target, abs=1e-5)
-    torch.manual_seed(0)
-    model = networks.cifar_resnet(8)
-    pruned = prune.baselines.magnitude(copy.deepcopy(model), 0.9, floor=1)
-    project_to_sparsity(model, 0.9, "even", "original")
-    projected = prune.Masks.of(model)
-    differ = sum(int((pruned[name] != projected[name]).sum()) for name in pruned)
-    assert differ <= 2e-3 * entries, "one threshold, but for filters that keep a single entry"
-    torch.manual_seed(0)
-    model = networks.cifar_resnet(8)
-    project_to_sparsity(model, 0.9, "paper", "original")
-    assert prune.report(model).total.zeros == pytest.approx(0.9 * entries, rel=5e-3)
 
 
 def test_speeds_are_measured(data: Data) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from experiments import cifar
 from experiments.cifar import PAD, Images, Loader, data_folder, hold_out, load_cifar10
+from experiments.methods import project_to_sparsity, target_of
 from experiments.networks import NETWORKS, cifar_resnet, resnet50
 from experiments.training import Trainer, stepwise
 from groupsparse import prune
@@ -177,3 +179,24 @@ def test_without_data_it_says_how_to_give_it(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SystemExit, match="GROUPSPARSE_DATA"):
         data_folder(None)
     assert data_folder("somewhere") == Path("somewhere")
+
+
+def test_the_target_that_gives_so_many_zeros() -> None:
+    torch.manual_seed(0)
+    model = cifar_resnet(8)
+    entries = prune.report(model).total.parameters
+    target = target_of(model, 0.9)
+    project_to_sparsity(model, 0.9, "model", "projected")
+    assert prune.report(model).total.zeros == pytest.approx(0.9 * entries, rel=2e-3)
+    assert prune.report(model).total.hoyer == pytest.approx(target, abs=1e-5)
+    torch.manual_seed(0)
+    model = cifar_resnet(8)
+    pruned = prune.baselines.magnitude(copy.deepcopy(model), 0.9, floor=1)
+    project_to_sparsity(model, 0.9, "even", "original")
+    projected = prune.Masks.of(model)
+    differ = sum(int((pruned[name] != projected[name]).sum()) for name in pruned)
+    assert differ <= 2e-3 * entries, "one threshold, but for filters that keep a single entry"
+    torch.manual_seed(0)
+    model = cifar_resnet(8)
+    project_to_sparsity(model, 0.9, "paper", "original")
+    assert prune.report(model).total.zeros == pytest.approx(0.9 * entries, rel=5e-3)
