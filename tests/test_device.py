@@ -262,6 +262,7 @@ def test_a_plan_is_used_again():
     [q] = plan.project_(0.8, start=True)  # of what is projected already
     assert q.hoyer == pytest.approx(0.8, abs=1e-6)
     assert p.multiplier == q.multiplier != first  # certificates of a plan are of its latest call
+    assert p.hoyer == q.hoyer
     again = network()[2:4]
     gs.project_each_(again, 0.7, shared=True, kernel="triton")
     [r] = gs.project_each_(again, 0.8, shared=True, kernel="triton")
@@ -318,7 +319,7 @@ def test_searches_that_begin_on_a_sample(kind, passes):
         "scaled rows": lambda: rng.normal(size=(90, 100)) * rng.lognormal(size=(90, 1)),
     }
     x = torch.from_numpy(draw[kind]()).to(DEVICE, torch.float32)
-    assert tables.SAMPLED_FROM <= x.nbytes
+    assert x.nbytes >= tables.SAMPLED_FROM
     p = check(x, 0.8, entries=False)
     assert p.passes <= passes
 

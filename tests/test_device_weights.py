@@ -288,6 +288,9 @@ def test_a_plan_is_used_again_with_other_values():
         assert (p.kernel, p.status) == ("triton", gs.Status.CONVERGED)
         np.testing.assert_allclose(numpy_of(x), want.value, rtol=0, atol=1e-9)
         assert p.multiplier == pytest.approx(want.multiplier, rel=1e-9)
+    x.copy_(sample((5, 20), seed=8))
+    [q] = plan.project_(0.6)
+    assert p.hoyer == q.hoyer == pytest.approx(0.6, abs=1e-9)  # of the plan's latest call
 
 
 def test_a_plan_copies_weights_that_lie_otherwise():

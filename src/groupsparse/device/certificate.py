@@ -24,44 +24,53 @@ STATUSES = {
     17: Status.BAD_WEIGHTS,
 }
 # Columns of a group's state that the host reads; see ``kernels/triton_search.py``.
-MU, MODE, LEVEL, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 2, 25, 26, 39
+MU, MODE, LEVEL, TOPS, ITERATIONS, PASSES, STATE_FIELDS = 0, 1, 2, 6, 25, 26, 39
 SEGMENT_FIELDS, SPLIT_FIELDS = 3, 4
 
 
-class DeviceProjection(Projection[Any]):
-    """One group's certificate, put together from ``numbers`` on the device when it is looked at.
+class Call:
+    """What the certificates of one call have in common.
 
-    With ``live`` these are the memory of a plan, and change with its next call.
+    With ``live`` the numbers are the memory of a plan, and change with its next call.
     """
 
-    __slots__ = ("group", "known", "live", "numbers", "shown", "tables", "targeted")
-
-    group: int
-    known: dict[str, Any] | None
-    live: bool
-    numbers: Tensor
-    shown: Any
-    tables: Tables
-    targeted: float
+    __slots__ = ("live", "numbers", "tables", "targets")
 
     def __init__(
-        self, value: Any, tables: Tables, group: int, target: float, numbers: Tensor, live: bool
+        self, tables: Tables, targets: Sequence[float], numbers: Tensor, live: bool
     ) -> None:
-        for name, given in (
-            ("shown", value), ("tables", tables), ("group", group), ("targeted", target),
-            ("numbers", numbers), ("live", live), ("known", None),
-        ):  # fmt: skip
-            object.__setattr__(self, name, given)
+        self.tables, self.targets, self.numbers, self.live = tables, targets, numbers, live
+
+
+_put = object.__setattr__  # a certificate is frozen; made by the dozen in every call
+
+
+class DeviceProjection(Projection[Any]):
+    """One group's certificate, put together from numbers on the device when it is looked at."""
+
+    __slots__ = ("call", "group", "known", "shown")
+
+    call: Call
+    group: int
+    known: dict[str, Any] | None
+    shown: Any
+
+    def __init__(self, value: Any, call: Call, group: int) -> None:
+        _put(self, "shown", value)
+        _put(self, "call", call)
+        _put(self, "group", group)
+        _put(self, "known", None)
 
     def _read(self) -> dict[str, Any]:
-        if self.known is None or self.live:
-            found = read(self.tables, self.numbers.cpu().numpy(), self.group, self.targeted)
-            object.__setattr__(self, "known", found)
+        call = self.call
+        if self.known is None or call.live:
+            numbers = call.numbers.cpu().numpy()
+            _put(self, "known", read(call.tables, numbers, self.group))
         assert self.known is not None
         return self.known
 
     value = property(lambda self: self.shown)
-    target = property(lambda self: self.targeted)
+    target = property(lambda self: self.call.targets[self.group])
     multiplier = property(lambda self: self._read()["multiplier"])
     hoyer = property(lambda self: self._read()["hoyer"])
     status = property(lambda self: self._read()["status"])
@@ -75,18 +84,18 @@ class DeviceProjection(Projection[Any]):
 def left_on_device(guesses: Sequence[Any], groups: int, device: Any) -> Tensor | None:
     """What an earlier call left, if these are its certificates in their order."""
     first = guesses[0]
-    if not isinstance(first, DeviceProjection) or first.numbers.device != device:
+    if not isinstance(first, DeviceProjection) or first.call.numbers.device != device:
         return None
-    if len(first.tables.counts) != groups:
+    if len(first.call.tables.counts) != groups:
         return None
     for group, guess in enumerate(guesses):
-        alike = isinstance(guess, DeviceProjection) and guess.numbers is first.numbers
+        alike = isinstance(guess, DeviceProjection) and guess.call is first.call
         if not alike or guess.group != group:
             return None
-    return first.numbers
+    return first.call.numbers
 
 
-def read(tables: Tables, numbers: NDArray[np.float64], group: int, target: float) -> dict[str, Any]:
+def read(tables: Tables, numbers: NDArray[np.float64], group: int) -> dict[str, Any]:
     """Put a group's certificate together from what the kernels left."""
     groups, segments = len(tables.counts), len(tables.segments)
     states = groups * STATE_FIELDS
@@ -101,15 +110,15 @@ def read(tables: Tables, numbers: NDArray[np.float64], group: int, target: float
         if owner == group:
             sums = sums + _of_split(results[first:last].sum(axis=0), values[number], mu, length)
     terms, primal, dual = sums
-    level, count = float(state[LEVEL]), tables.counts[group]
+    tops = float(state[TOPS]) if tables.weighted else tables.tops[group]
     return {
         "multiplier": mu,
         "status": STATUSES[int(state[MODE])],
         "iterations": int(state[ITERATIONS]),
         "passes": int(state[PASSES]) + 1,
-        "hoyer": float((level - terms) / count + target),
+        "hoyer": float((tops - terms) / tables.counts[group]),
         "primal": float(primal),
-        "dual": float(dual + mu * level),
+        "dual": float(dual + mu * float(state[LEVEL])),
     }
 
 

@@ -26,6 +26,7 @@ from .certificate import (
     SPLIT_FIELDS,
     STATE_FIELDS,
     STATUSES,
+    Call,
     DeviceProjection,
     left_on_device,
 )
@@ -277,10 +278,8 @@ class Projector:
     def certificates(self, numbers: Tensor, *, live: bool = False) -> list[Projection[Any]]:
         """The certificates of the latest call, from its numbers."""
         values = [self.outputs] if self.shared else self.outputs
-        return [
-            DeviceProjection(value, self.tables, group, self.targets[group], numbers, live)
-            for group, value in enumerate(values)
-        ]
+        call = Call(self.tables, self.targets, numbers, live)
+        return [DeviceProjection(value, call, group) for group, value in enumerate(values)]
 
     def launch(self, hoyer: float | Sequence[float], start: Any = None) -> None:
         """Queue the work and return."""

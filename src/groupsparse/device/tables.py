@@ -105,6 +105,7 @@ class Tables:
     sample_tops: list[float]
     sample_counts: list[int]
     lengths: list[int] = field(default_factory=list)  # of the split vectors
+    weighted: bool = False  # then ``tops`` are the device's to find
 
 
 def kind_of(shape: Shape, share: float) -> int:
@@ -178,6 +179,7 @@ class _Builder:
         self.share, self.programs, self.sampled = share, programs, sampled
         self.keeps = tuple(WEIGHTED_TILES) if weighted else KEEPS_SLOTS
         self.tiles = WEIGHTED_TILES if weighted else TILES
+        self.weighted = weighted
         self.offset = 0.0  # bytes before the next tensor
         self.slot = self.part = self.kinds = 0
         self.aligned = True  # every split vector
@@ -298,6 +300,7 @@ class _Builder:
             self.sample_tops,
             self.sample_counts,
             self.lengths,
+            self.weighted,
         )
 
 

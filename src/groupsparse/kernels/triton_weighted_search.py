@@ -30,6 +30,7 @@ from .triton_search import (
     PASSES,
     PENDING,
     PHASE,
+    SAMPLE_LEVEL,
     START,
     TIE_HIGH,
     TIED,
@@ -44,6 +45,7 @@ from .triton_sums import FLAW_BAD
 from .triton_weighted import FLAW_WEIGHTS
 
 CORNERED, BAD_WEIGHTS = tl.constexpr(16), tl.constexpr(17)
+TOPS = SAMPLE_LEVEL  # a search that begins with no sample keeps Σ β‖w‖₂ there
 # What is found about a jump, one after the other: how much it can give, the blend of its ties, the
 # first slot whose corner stays on the far side.
 ALL, BLEND, CUTTING = (tl.constexpr(i) for i in range(3))
@@ -72,6 +74,7 @@ def next_weighted_step(state, total, slope, upper, flaws, longest, tops):
         elif flaws >= FLAW_BAD:
             tl.store(state + MODE, 1.0 * NOT_FINITE)
         else:
+            tl.store(state + TOPS, tops)
             tl.store(state + LEVEL, tl.load(state + LEVEL) + tops)
             tl.store(state + UPPER, upper * (1.0 + 8.9e-16))
             tl.store(state + MODE, 1.0 * FULL)
