@@ -216,6 +216,21 @@ def test_transform_is_nonnegative_least_squares_for_each_sample_alone() -> None:
     np.testing.assert_allclose(model.inverse_transform(codes), codes @ model.components_)
 
 
+def test_codes_in_float32_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be swept on for changes that only rounding makes."""
+    from scipy.optimize import nnls
+
+    from groupsparse.nmf import sources
+
+    x = np.random.default_rng(0).random((300, 100), np.float32)
+    model, _ = fitted(x, n_components=40)
+    codes = model.transform(x)
+    truth = np.array([nnls(model.components_.T.astype(float), sample)[0] for sample in x])
+    np.testing.assert_allclose(codes, truth, atol=1e-4 * truth.max())
+    monkeypatch.setattr(sources, "ENCODE_SWEEPS", 300)
+    np.testing.assert_array_equal(model.transform(x), codes)
+
+
 def test_callback_sees_progress_and_can_stop(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Progress] = []
 

@@ -14,8 +14,9 @@ from .samples import LocalSamples, Samples, blocks_of, check_block, check_range,
 from .sweeps import sweep
 from .updates import Update
 
-# The codes of new samples: swept until they move by less than this (squared, relative).
-ENCODE_SWEEPS, ENCODE_DELTA = 1000, 1e-26
+# The codes of new samples: swept until they move by less than this (squared, relative); float32
+# never comes to such a rest, and is left where only rounding moves it.
+ENCODE_SWEEPS, ENCODE_DELTA, ENCODE_DELTA_SINGLE = 1000, 1e-26, 1e-13
 
 
 class Source:
@@ -196,5 +197,6 @@ def encode_block(x: Any, h: Any, gram: Any) -> Any:
     """The best non-negative codes of the samples in x, r × n."""
     cross = scores(x, h)
     w = cross * 0.0
-    sweep(w, cross, gram, sweeps=ENCODE_SWEEPS, delta=ENCODE_DELTA)
+    delta = ENCODE_DELTA if w.dtype.itemsize > 4 else ENCODE_DELTA_SINGLE
+    sweep(w, cross, gram, sweeps=ENCODE_SWEEPS, delta=delta)
     return w
