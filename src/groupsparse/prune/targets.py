@@ -95,7 +95,8 @@ def select(
     targets, ignore : tuple of str or module classes
         ``"Linear"`` is a class (subclasses included), ``"encoder.head"`` a module or parameter,
         ``"re:.*head"`` a regular expression that must match the whole of such a name. Biases and
-        normalisation parameters are taken only if named in full: ``"conv.bias"``.
+        normalisation parameters are taken only if named in full: ``"conv.bias"``. So is what a
+        parametrization (a weight norm) computes a weight from; selecting it otherwise is an error.
 
     Returns
     -------
