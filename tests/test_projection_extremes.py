@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import groupsparse as gs
+from groupsparse.result import Status
 from tests import oracle
 from tests.agreement import KERNELS, TOLERANCES, check_projection, rows
 
@@ -134,6 +135,21 @@ def test_start_with_input_that_is_already_sparse(kernel):
         p = gs.solve(array, 0.05, start=start, kernel=kernel)
         assert p.value.tobytes() == array.tobytes()
         assert p.multiplier == 0.0
+
+
+@pytest.mark.parametrize(
+    ("array", "target"),
+    [
+        (np.full((3, 5), 0.7), 0.0),
+        (np.array([[2.5060749920168464, 0.0, 0.0]]), 0.0),
+        (np.array([[2.3, 2.3, -2.3], [0.0, 0.0, -1.7]]), 0.5),
+    ],
+)
+def test_start_where_every_multiplier_up_to_it_is_right(array, target, kernel):
+    for start in (None, 1e-3, 0.30381878028339376, 0.5):
+        p = gs.solve(array, target, start=start, kernel=kernel)
+        assert p.value.tobytes() == array.tobytes()
+        assert (p.multiplier, p.status) == (0.0, Status.FEASIBLE)
 
 
 def test_start_at_ties(kernel):

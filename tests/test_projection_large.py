@@ -13,6 +13,7 @@ import pytest
 
 import groupsparse as gs
 from groupsparse.errors import NonFiniteInput
+from groupsparse.kernels import numba_cpu, numba_parts
 from groupsparse.result import Status
 from tests import oracle
 from tests.agreement import TOLERANCES, check_projection, rows
@@ -70,6 +71,31 @@ def test_ties(name, target, dtype):
     assert abs(p.gap) <= 1e-9 * p.dual
     reference = gs.solve(array, target, kernel="reference")
     assert p.primal == pytest.approx(reference.primal, rel=10 * tolerance)
+
+
+@pytest.mark.parametrize("certify", [False, True])
+def test_sums_too_small_that_only_the_write_meets(certify, monkeypatch):
+    """In float32 nothing may be left of squares so near to a tie: the vectors are rescaled then."""
+    monkeypatch.setattr(numba_cpu, "SMALL", 0)
+    monkeypatch.setattr(numba_parts, "TASK", 8)
+    given = np.array([-1.0, 2.0, -1.0, -2.0], dtype="float32")
+    value = given.copy()
+    if certify:
+        value = solve(value, 0.652534259257168).value
+    else:
+        gs.project_(value, 0.652534259257168)
+    check_projection([given], [value], 0.652534259257168, tolerance=TOLERANCES["float32"])
+
+
+@pytest.mark.parametrize("target", [0.0, 0.5])
+def test_start_where_every_multiplier_up_to_it_is_right(target):
+    """Vectors of equal entries, and 1-sparse ones, do not move up to some multiplier."""
+    array = np.full((400, 101), 0.7)
+    array[: int(400 * target), 1:] = 0.0
+    for start in (None, 0.3, 0.5):
+        p = solve(array, target, start=start)
+        assert p.value.tobytes() == array.tobytes()
+        assert (p.multiplier, p.status) == (0.0, Status.FEASIBLE)
 
 
 def oracle_average(array):

@@ -15,6 +15,7 @@ Evaluate = Callable[[float], tuple[float, float]]
 
 # Bisecting the floats between 1e-308 and 1e308 to neighbours takes about 75 steps; Newton about 5.
 LIMIT = 250
+FLAT = 1e-9  # part of the level by which the total may fall from 0 to a root and be called constant
 
 
 class Point(NamedTuple):  # made at every step, and twice as quickly as a frozen dataclass
@@ -113,6 +114,9 @@ class Search:
 
     def propose(self, upper: Callable[[], float]) -> float | None:
         """The next μ to evaluate; None at the end, when ``root`` has been found."""
+        if self.done and self._flat() and self.iterations < LIMIT:
+            self.iterations += 1
+            return 0.0
         if self.done or self.iterations == LIMIT:
             self.root = Root(self.best.mu, self.iterations, met=self.done)
             return None
@@ -136,7 +140,16 @@ class Search:
         # Nothing lies to the left of 0: already below the level there means already sparse enough.
         return self.below is not None and self.below.mu == 0.0
 
+    def _flat(self) -> bool:
+        """Whether the level may be met at 0 too, where nobody has looked: nothing moves from there
+        to the best point, as for vectors whose entries are all equal. The input is the answer then.
+        """
+        best = self.best
+        return self.above is None and best.mu > 0.0 and -best.slope * best.mu <= FLAT * self.level
+
     def add(self, point: Point) -> None:
+        if self.below is not None and self.below.mu == 0.0:
+            return  # sparse enough: no other point is the answer, though rounding may say so
         before = self._excess()
         self.before, self.last = self.last, point
         if abs(point.total - self.level) < abs(self.best.total - self.level):

@@ -54,6 +54,7 @@ class Group:
         self.kernel = kernels.create(kernel, blocks)
         self.unit = 1.0  # the multiplier's, where the vectors had to be rescaled
         self.root = Root(0.0, 0, met=True)
+        self.asked: tuple[float | None, float | None] = None, None  # tolerance and start
         self.steps = 0  # towards the root that the kernel made by itself
         for item in items:
             if item.block is None:  # no kernel will see these
@@ -61,6 +62,7 @@ class Group:
 
     def solve(self, tol: float | None, start: float | None) -> None:
         """Find the multiplier."""
+        self.asked = tol, start
         try:
             self._solve(tol, start)
         except kernels.OutOfRange:
@@ -111,6 +113,14 @@ class Group:
 
     def write(self, *, certify: bool) -> Certificate:
         """Write the answer into the items' targets, which may be the input itself."""
+        try:
+            return self._write(certify=certify)
+        except kernels.OutOfRange:  # sums beside a tie, that no step to the root had asked for
+            self._rescale()
+            self._solve(*self.asked)
+            return self._write(certify=certify)
+
+    def _write(self, *, certify: bool) -> Certificate:
         mu, jump = self.root.mu, self.root.jump
         primal = dual = 0.0
         if certify:
