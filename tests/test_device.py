@@ -271,6 +271,16 @@ def test_a_plan_is_used_again():
     assert r.multiplier == pytest.approx(q.multiplier, rel=1e-5)
 
 
+def test_a_remembered_plan_refuses_shared_memory_every_time():
+    tensors = [sample((3, 4)), sample((3, 4), seed=1)]
+    gs.project_each_(tensors, 0.5, kernel="triton")
+    before = [t.clone() for t in tensors]
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="share memory"):
+            gs.project_each_([tensors[0], tensors[0]], 0.9, kernel="triton")
+    assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
+
+
 def test_a_plan_writes_elsewhere():
     x = sample((5, 40))
     before, out = x.clone(), torch.empty_like(x)

@@ -203,6 +203,7 @@ class Projector:
         self.tops, self.factors = zeros(slots, dtype=real), zeros(slots, dtype=real)
         self.kept = zeros(tables.slots if self.weighted else 0, KEPT_FIELDS)
         self.counters = zeros(2, dtype=torch.int64)
+        self.places: list[int] = []  # the addresses that are in the table, once bound
         self.weight_table: tuple[NDArray[np.int64], Tensor] | None = None
         self.targets: list[float] = []
         self.plain_settings = np.empty(0)  # for these targets, without a start
@@ -238,13 +239,16 @@ class Projector:
         weights: Sequence[Any] | None = None,
     ) -> None:
         """Work on other tensors from now on, which lie in memory like those before."""
-        before = self.tables.tensors[:, :2].copy()
         self.tensors = list(tensors)
         self.outputs = self.tensors if outputs is None else list(outputs)
-        self.tables.tensors[:, :2] = self._addresses()
-        if not np.array_equal(before, self.tables.tensors[:, :2]):
+        places = [x.data_ptr() for x in self.tensors]
+        if outputs is not None:
+            places += [x.data_ptr() for x in self.outputs]
+        if places != self.places:
             self._refuse_overlap()
+            self.tables.tensors[:, :2] = self._addresses()
             self.on_device[0].copy_(torch.from_numpy(self.tables.tensors))
+            self.places = places
         self.weights = list(weights or [])
         self._lay_weights()
 
