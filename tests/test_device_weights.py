@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the extra groupsparse[torch]")
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported
-language = pytest.importorskip(
-    "triton.language", reason="no Triton, which CUDA builds of PyTorch bring along"
-)
-if not ON_GPU and type(language.sum).__name__ != "InterpretedFunction":
-    pytest.skip("Triton was imported before TRITON_INTERPRET=1 was set", allow_module_level=True)
-
-import groupsparse as gs  # noqa: E402
-from groupsparse.errors import InvalidInput, NonFiniteInput  # noqa: E402
-from tests.agreement import (  # noqa: E402
+import groupsparse as gs
+from groupsparse.errors import InvalidInput, NonFiniteInput
+from tests.agreement import (
     TOLERANCES,
     check_projection,
     numpy_of,
     rows,
     weight_rows,
 )
+from tests.on_device import DEVICE
 
 # Where nothing is finite the interpreter warns like NumPy; a GPU does not.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

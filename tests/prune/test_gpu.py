@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import warnings
 from collections.abc import Callable
 
@@ -19,16 +18,7 @@ from groupsparse import NonFiniteInput, prune
 from groupsparse.prune import cutting
 from groupsparse.prune.gpu import masking, selecting, tables
 from groupsparse.prune.packing import PackedMask
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported
-language = pytest.importorskip(
-    "triton.language", reason="no Triton, which CUDA builds of PyTorch bring along"
-)
-if not ON_GPU and type(language.sum).__name__ != "InterpretedFunction":
-    pytest.skip("Triton was imported before TRITON_INTERPRET=1 was set", allow_module_level=True)
+from tests.on_device import DEVICE, ON_GPU
 
 pytestmark = pytest.mark.filterwarnings("ignore::groupsparse.prune.LayerCollapse")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 from ..errors import InvalidInput
 
@@ -141,9 +142,9 @@ class Span:
 
 
 def _share_at(progress: float, schedule: Schedule) -> float:
-    share: object = schedule(progress) if callable(schedule) else None
+    share: Any = schedule(progress) if callable(schedule) else None
     try:
-        number = float(share)  # type: ignore[arg-type]
+        number = float(share)
     except (TypeError, ValueError):
         raise InvalidInput(
             f"schedule is {schedule!r}; expected a function from progress to a share of the "
