@@ -9,10 +9,12 @@ import pytest
 from scipy.optimize import nnls
 
 import groupsparse as gs
+from groupsparse.nmf import constraints
 from groupsparse.nmf.constraints import Target
 from groupsparse.nmf.samples import extrapolated
 from groupsparse.nmf.sweeps import sweep
 from groupsparse.nmf.updates import FastGradient, Hals, PenalisedHals, ShrunkHals
+from tests.agreement import TOLERANCES, check_projection
 
 
 def problem(r: int = 6, n: int = 150, seed: int = 0) -> tuple[Any, Any, Any, Any]:
@@ -90,6 +92,41 @@ def test_constrained_updates_meet_the_target(kind: Any, per_vector: bool) -> Non
     update = kind(4, Target(0.6, per_vector=per_vector))
     each = gs.hoyer(update(factor, cross, gram))
     assert (each.min() if per_vector else each.mean()) == pytest.approx(0.6, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("start", [0.0, 0.3, 3.0, 1e6])
+def test_rows_that_each_meet_the_target_are_projections(
+    dtype: type, start: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    general = constraints.project_each_
+
+    def spy(rows: Any, *args: Any, **options: Any) -> Any:
+        left.append(len(rows))
+        return general(rows, *args, **options)
+
+    monkeypatch.setattr(constraints, "project_each_", spy)
+    random = np.random.default_rng(7)
+    plain = random.random((9, 40))
+    plain[1] *= random.random(40) < 0.2  # sparse enough
+    plain[2] **= 8
+    odd = random.random((5, 40)) * np.array([[1e-160 if dtype == np.float64 else 1e-30]])
+    odd[0], odd[1], odd[2, 3:7] = 0.0, 1.0, odd[2].max()
+    for rows, hoyer, by_newton in ((plain, 0.6, True), (odd, 0.9, False), (plain, 1.0, False)):
+        rows = rows.astype(dtype)
+        answer, multipliers = Target(hoyer, per_vector=True).project(rows.copy(), start)
+        for before, after, multiplier in zip(rows, answer, multipliers, strict=True):
+            check_projection(
+                before[None], after[None], hoyer, None, TOLERANCES[np.dtype(dtype).name]
+            )
+            cut = multiplier / (np.sqrt(len(before)) - 1.0)
+            if 1e-6 < cut < before.max() and hoyer < 1.0:
+                np.testing.assert_array_equal(after > 0.0, before > dtype(cut))
+            if multiplier == 0.0:
+                np.testing.assert_array_equal(after, before)
+        assert bool(left) != by_newton, "which path ran"
+        left.clear()
 
 
 def test_the_shrunk_update_ends_at_a_stationary_point() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from ..projection import project_each_, solve_quietly
 from ..sparsity import hoyer
 from .arrays import Vector, is_tensor, wide
+from .rows_compiled import project_rows
 
 Multiplier = Vector | float
 
@@ -53,12 +54,20 @@ class Target:
                 start=float(start),
                 kernel=None,
             )
-        each = list(rows)
-        starts = [float(mu) for mu in np.broadcast_to(start, len(each))]
-        one = weights is not None and weights.ndim == 1
-        own = None if weights is None else [weights] * len(each) if one else list(weights)
-        answers = project_each_(each, self.hoyer, weights=own, start=starts)
-        return rows, np.array([answer.multiplier for answer in answers])
+        multipliers = np.array(np.broadcast_to(start, len(rows)), dtype=np.float64)
+        left = np.arange(len(rows))
+        if weights is None and not is_tensor(rows):
+            left = project_rows(rows, self.hoyer, multipliers)
+        if len(left):
+            one = weights is not None and weights.ndim == 1
+            answers = project_each_(
+                [rows[i] for i in left],
+                self.hoyer,
+                weights=None if weights is None else [weights if one else weights[i] for i in left],
+                start=multipliers[left].tolist(),
+            )
+            multipliers[left] = [answer.multiplier for answer in answers]
+        return rows, multipliers
 
     def weight_rows(self, rows: Any) -> Any:
         """The weights as an array that broadcasts against ``rows``: same dtype, same device."""
