@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import groupsparse as gs
 from tests.nmf.problems import error, noisy, start
@@ -175,6 +176,12 @@ def test_bad_chunks_are_found() -> None:
     da = pytest.importorskip("dask.array")
     x = noisy()
     x[50, 3] = np.nan
+    sparse = da.from_array(np.eye(12), chunks=(6, 12)).map_blocks(csr_matrix)
+    with pytest.raises(gs.UnsupportedType, match="chunks of type csr_matrix"):
+        GroupSparseNMF(2).fit(sparse)
+    no_lengths = da.from_array(np.eye(12), chunks=(6, 12))
+    with pytest.raises(gs.InvalidInput, match="compute_chunk_sizes"):
+        GroupSparseNMF(2).fit(no_lengths[no_lengths[:, 0] >= 0])
     with pytest.raises(gs.InvalidInput, match="NaN"):
         fitted(da.from_array(x, chunks=(20, 40)))
     with pytest.raises(gs.InvalidInput, match=r"X has shape \(0, 40\)"):

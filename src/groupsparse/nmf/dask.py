@@ -43,6 +43,11 @@ class DaskSource(Source):
     def __init__(self, x: Any) -> None:
         if not isinstance(x, da.Array) or x.ndim != 2:
             raise UnsupportedType(f"X is a {type(x).__name__}; expected a 2-dimensional dask array")
+        if not isinstance(x._meta, np.ndarray):
+            raise UnsupportedType(
+                f"X has chunks of type {type(x._meta).__name__}; expected NumPy arrays, as from "
+                "X.map_blocks(lambda chunk: chunk.toarray())"
+            )
         if np.isnan(sum(map(sum, x.chunks))):
             raise InvalidInput("X has chunks of unknown size; call X.compute_chunk_sizes() first")
         if x.dtype.kind not in "fiu":
