@@ -18,7 +18,7 @@ from numba import njit
 from ..layout import BIG
 
 
-def _compiled(**options: Any) -> Any:
+def compiled(**options: Any) -> Any:
     def compile_lazily(function: Any) -> Any:
         try:
             return njit(cache=True, nogil=True, error_model="numpy", **options)(function)
@@ -29,10 +29,10 @@ def _compiled(**options: Any) -> Any:
 
 
 # NaNs must survive (they are how bad input is found), so only the order of sums is set free.
-_jit = _compiled(fastmath={"reassoc", "contract", "nsz"})
-_exact_jit = _compiled()
-_finite_jit = _compiled(fastmath={"nnan", "nsz"})  # for data that was found to be finite
-_inlined_jit = _compiled(forceinline=True, fastmath=False)  # unsaid, it would inherit
+_jit = compiled(fastmath={"reassoc", "contract", "nsz"})
+_exact_jit = compiled()
+_finite_jit = compiled(fastmath={"nnan", "nsz"})  # for data that was found to be finite
+_inlined_jit = compiled(forceinline=True, fastmath=False)  # unsaid, it would inherit
 CHUNK = 256  # entries of a row summed in the data's own precision
 WIDE = 256  # columns of four lines that are looked at together
 ZERO, ONE, SHIFT = np.uint64(0), np.uint64(1), np.uint64(61)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels._loops import _compiled as compiled
+from ..kernels._loops import compiled
 from .sweeps_compiled import summed
 
 LARGEST = 1e250  # of a sum of squares; the smallest is its inverse
@@ -35,7 +35,7 @@ def project_rows(rows: Any, hoyer: float, multipliers: Any) -> Any:
     return left[:count]
 
 
-@summed  # type: ignore[untyped-decorator]
+@summed
 def _sums(row: Any, t: Any) -> Any:
     """Sum, sum of squares and count of the entries of [row − t]₊."""
     total = square = active = 0.0
@@ -47,7 +47,7 @@ def _sums(row: Any, t: Any) -> Any:
     return total, square, active
 
 
-@compiled()  # type: ignore[untyped-decorator]
+@compiled()
 def _project(rows: Any, level: Any, beta: Any, multipliers: Any, left: Any) -> Any:
     count = 0
     for i in range(len(rows)):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels._loops import _compiled as compiled
+from ..kernels._loops import compiled
 
 FOUR = 4
 
@@ -31,7 +31,7 @@ def in_fours(gram: Any) -> Any:
     return padded
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def _subtract(c: Any, gram: Any, part: Any, k: Any, j: Any) -> None:
     """From what is left for rows k … k+3 take the products with rows j … j+3."""
     a0, a1, a2, a3 = gram[k, j], gram[k, j + 1], gram[k, j + 2], gram[k, j + 3]
@@ -51,7 +51,7 @@ def _subtract(c: Any, gram: Any, part: Any, k: Any, j: Any) -> None:
         c3[q] -= (e0 * x0 + e1 * x1) + (e2 * x2 + e3 * x3)
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def _minimum(c: Any, row: Any, g: Any, four: Any, own: Any) -> None:
     """Turn what the other rows left into the minimum of this one; ``four`` holds its own four."""
     g0, g1, g2, g3 = g[0], g[1], g[2], g[3]
@@ -61,7 +61,7 @@ def _minimum(c: Any, row: Any, g: Any, four: Any, own: Any) -> None:
         c[q] = row[q] + (c[q] - products) / own
 
 
-@inlined  # type: ignore[untyped-decorator]
+@inlined
 def _shrink(c: Any, weights: Any, weighted: Any, t: Any, rho: Any) -> None:
     """gain·[c − shift·w]₊ in place."""
     zero = c.dtype.type(0)
@@ -73,7 +73,7 @@ def _shrink(c: Any, weights: Any, weighted: Any, t: Any, rho: Any) -> None:
             c[q] = rho * max(c[q] - t, zero)
 
 
-@summed  # type: ignore[untyped-decorator]
+@summed
 def _squared_distance(c: Any, row: Any) -> Any:
     total = 0.0
     for q in range(len(c)):
@@ -81,7 +81,7 @@ def _squared_distance(c: Any, row: Any) -> Any:
     return total
 
 
-@compiled()  # type: ignore[untyped-decorator]
+@compiled()
 def sweep_columns(
     factor: Any,
     cross: Any,
@@ -134,7 +134,7 @@ def sweep_columns(
         factor[:, start:stop] = part[:r]
 
 
-@compiled()  # type: ignore[untyped-decorator]
+@compiled()
 def go_beyond(updated: Any, before: Any, momentum: Any, ahead: Any) -> None:
     """[updated + momentum (updated − before)]₊ in one look at both."""
     zero = ahead.dtype.type(0)

@@ -6,7 +6,7 @@ other.
 
 from __future__ import annotations
 
-from ..kernels._loops import _compiled as compiled
+from ..kernels._loops import compiled
 
 
 @compiled()
