@@ -14,3 +14,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fixed")
+
+# A program of its own. Read for doctests it would import Triton as a compiler, and no interpreter.
+collect_ignore = ["ahead_of_time.py"]
