@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from experiments import record
 from experiments.cifar import Images
+from experiments.earlier import ORIGIN
 from experiments.imagenet_convert import load_pretrained
 from experiments.imagenet_distil import (
     Arithmetic,
@@ -51,6 +52,7 @@ class Study:
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
     dense: dict[str, Any] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)  # sessions that this one goes on
 
     def __post_init__(self) -> None:
         self.methods = Methods(self.model, self.settings["seed"])
@@ -88,6 +90,8 @@ class Study:
         run["zeros"] = masks.zeros
         run["seconds to prune"] = round(pruned - began, 3)
         run["seconds"] = round(time.perf_counter() - began, 3)
+        if self.earlier:
+            run["of session"] = len(self.earlier)
         if not distilled:  # the same zeros with and without
             run["zeros per layer"] = zeros_per_layer(masks)
         self.runs.append(run)
@@ -117,6 +121,19 @@ class Study:
                 self.student.record(self._lessons.views[0], self._lessons.answers[0])
         return self._lessons
 
+    def save(self, seconds: float, folder: Path) -> None:
+        """Write everything measured so far, here and in the sessions before."""
+        origin = record.provenance()
+        sessions = [*self.earlier, {**origin, "seconds": round(seconds, 3)}]
+        record.save(
+            NAME,
+            self.results() | ({"sessions": sessions} if self.earlier else {}),
+            seconds=sum(each["seconds"] for each in sessions),
+            seed=self.settings["seed"],
+            folder=folder,
+            origin=origin,
+        )
+
     def results(self) -> dict[str, Any]:
         """Return what the record holds."""
         entries = self.methods.targets["GSP whole model"].entries
@@ -125,12 +142,18 @@ class Study:
 
     def resume(self, path: Path) -> None:
         """Take over what a record holds, if it was made with the same settings."""
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        results = found["results"]
         if results["settings"] != self.settings:
             raise SystemExit(
                 f"{path.name} was made with {results['settings']}, not {self.settings}"
             )
         self.dense, self.runs = results["dense"], results["runs"]
+        # Other files, another machine perhaps: every run says which session it is from.
+        first = {key: found[key] for key in (*ORIGIN, "seconds")}
+        self.earlier = results.get("sessions", [first])
+        for run in self.runs:
+            run.setdefault("of session", 0)
 
 
 @dataclass
@@ -227,9 +250,7 @@ def main() -> None:
     print(f"{budget.spent():6.1f} s  {len(train)} + {len(check)} images are there", flush=True)
 
     def keep() -> None:
-        record.save(
-            NAME, study.results(), seconds=budget.spent(), seed=options.seed, folder=options.out
-        )
+        study.save(budget.spent(), options.out)
 
     stages = (False,) if options.only_eval else (False, True)
     done = run_all(study, options.levels, names, stages=stages, budget=budget, keep=keep)

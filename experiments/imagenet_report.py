@@ -72,7 +72,22 @@ def summary(dense: dict[str, Any], runs: list[dict[str, Any]], images: int) -> d
 
 def refreshed(results: dict[str, Any]) -> dict[str, Any]:
     """The same results, with the table and the note as they would be written today."""
-    return results | summary(results["dense"], results["runs"], results["settings"]["images"][1])
+    new = summary(results["dense"], results["runs"], results["settings"]["images"][1])
+    said = (new["note"], measured(results.get("sessions", []), results["runs"]))
+    return results | new | {"note": " ".join(filter(None, said))}
+
+
+def measured(sessions: list[dict[str, Any]], runs: list[dict[str, Any]]) -> str:
+    """Say how many runs are from which session, where there was more than one."""
+    if len(sessions) < 2:
+        return ""
+    counts = [sum(run["of session"] == place for run in runs) for place in range(len(sessions))]
+    parts = [
+        f"{count} at commit {(each['commit'] or 'unknown')[:10]} "
+        f"({'with local changes, ' if each['dirty'] else ''}{each['seconds']:.0f} s)"
+        for count, each in zip(counts, sessions, strict=True)
+    ]
+    return f"Runs by session: {', '.join(parts)}."
 
 
 def missing(runs: list[dict[str, Any]]) -> str:

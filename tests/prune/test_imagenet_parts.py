@@ -335,9 +335,19 @@ def test_the_comparison_goes_on_where_its_budget_ended(
     results = run_command(monkeypatch, tmp_path, "--only-eval", "--methods", "random")
     assert len(results["runs"]) == 2
     first = results["runs"][0]
+    assert "sessions" not in results
+    before = record.load(imagenet_oneshot.NAME, folder=tmp_path)
+    monkeypatch.setenv("GROUPSPARSE_COMMIT", "another")
+    only = ("--only-eval", "--methods", "magnitude, global")
+    results = run_command(monkeypatch, tmp_path, "--resume", str(path), *only)
     results = run_command(monkeypatch, tmp_path, "--resume", str(path))
     assert "complete" in capsys.readouterr().out
-    assert results["runs"][0] == first, "what was there is not measured again"
+    assert results["runs"][0] == first | {"of session": 0}, "what was there is not measured again"
+    assert [run["of session"] for run in results["runs"]] == [0] * 2 + [1] * 2 + [2] * 36
+    after = record.load(imagenet_oneshot.NAME, folder=tmp_path)
+    assert [each["commit"] for each in results["sessions"]] == [before["commit"], *["another"] * 2]
+    assert results["sessions"][0]["utc"] == before["utc"]
+    assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in results["sessions"]))
     assert len(results["runs"]) == 2 * 2 * 10
     assert {run["zeros"] for run in results["runs"] if run["level"] == 0.8} == {4288}
     distilled = [run["level"] for run in results["runs"] if run["distilled"]]
@@ -360,6 +370,8 @@ def test_the_comparison_goes_on_where_its_budget_ended(
     printed = capsys.readouterr().out
     assert "do not quote them as ImageNet accuracy" in printed
     assert "magnitude, global, floor 1" in printed
+    assert "2 at commit another" in printed
+    assert "36 at commit another" in printed
 
 
 @pytest.mark.skipif("GROUPSPARSE_DATA" not in os.environ, reason="GROUPSPARSE_DATA is not set")
