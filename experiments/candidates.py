@@ -35,7 +35,18 @@ def as_in_the_paper(hoyer: float) -> Method:
     return induced(hoyer, budget="paper", ramp="constant")
 
 
+# When the ramp begins, when it has the whole target, and when the network is cut.
+_AT_50 = {"start": 0.1, "until": 0.4, "stop": 0.5}
+_AT_70 = {"start": 0.2, "until": 0.6, "stop": 0.7}
+
+
+def cut_early(hoyer: float, shares: dict[str, float], **changes: object) -> Candidate:
+    """Induced GSP that is cut within the trunk; the rest of it trains what is left."""
+    return Candidate(induced(hoyer, frozen=True, **shares, **changes), "keep", per_level=True)
+
+
 _GRADUAL = Method("gradual-magnitude", every=EVERY)
+_GRADUAL_EARLY = replace(_GRADUAL, start=0.1, until=0.5)
 _FINISHING = Method("gradual-gsp", every=EVERY)
 
 RIVALS: dict[str, Candidate] = {
@@ -45,6 +56,7 @@ RIVALS: dict[str, Candidate] = {
     "random": Candidate(cut="random"),
     "gradual magnitude": Candidate(_GRADUAL, "keep", per_level=True),
     "gradual magnitude, floor": Candidate(replace(_GRADUAL, floor=1), "keep", per_level=True),
+    "gradual magnitude, to 50 %": Candidate(_GRADUAL_EARLY, "keep", per_level=True),
     "DeepHoyer 1e-7": Candidate(Method("deephoyer", strength=1e-7)),
     "DeepHoyer 1e-6": Candidate(Method("deephoyer", strength=1e-6)),
     "SNIP": Candidate(cut="keep", per_level=True, initial="snip"),
@@ -69,6 +81,14 @@ RECIPES: dict[str, Candidate] = {
     "GSP 0.9": Candidate(induced(0.9)),
     "GSP 0.8": Candidate(induced(0.8)),
     "GSP 0.95": Candidate(induced(0.95)),
+    # Gradual pruning has its zeros long before the trunk ends; these have them as early.
+    "GSP 0.9, cut at 50 %": cut_early(0.9, _AT_50),
+    "GSP 0.8, cut at 50 %": cut_early(0.8, _AT_50),
+    "GSP 0.9, cut at 70 %": cut_early(0.9, _AT_70),
+    "GSP 0.8, cut at 70 %": cut_early(0.8, _AT_70),
+    "GSP 0.9, one threshold, cut at 50 %": cut_early(0.9, _AT_50, budget="even"),
+    "GSP 0.8, one threshold, cut at 50 %": cut_early(0.8, _AT_50, budget="even"),
+    "GSP 0.9, cut at 50 %, every 30": cut_early(0.9, _AT_50, every=30),
     "finishing GSP": Candidate(_FINISHING, per_level=True),
     # A filter keeps an entry in every projection: the cut takes those few.
     "finishing GSP, held": Candidate(replace(_FINISHING, frozen=True), per_level=True),

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,6 +48,12 @@ def options_of(tables: Sequence[str], arguments: Sequence[str] | None) -> argpar
     add("--search-finetune", type=int, default=3)
     add("--search-seconds", type=float, default=150.0, help="then choose from what there is")
     add("--search-seeds", type=int, nargs="+", default=[0])
+    add("--search-levels", type=float, nargs="+", default=list(recipe.LEVELS))
+    labels = list(candidates.EVERYTHING)
+    known: dict[str, Any] = {"nargs": "+", "choices": labels, "metavar": "LABEL"}
+    add("--search-labels", **known, default=[], help="only these, in this order of priority")
+    add("--recipes", **known, default=[], help="rows of Table 1 besides the chosen recipe")
+    add("--rivals", **known, default=[], help="the same, at the levels of further seeds only")
     add("--batch", type=int, default=256)
     add("--rate", type=float, default=0.1, help="at a batch of 128")
     add("--finetune-rate", type=float, default=0.05, help="at a batch of 128")
@@ -93,7 +100,10 @@ class Plan:
         self.choice: recipe.Choice | None = None
         searching = "recipe" in options.tables and not self.remembered.exists()
         searched = setting_of(options, "recipe")
-        everything = recipe.jobs(searched, options.search_seeds) if searching else []
+        everything = []
+        if searching:
+            seeds, levels = options.search_seeds, options.search_levels
+            everything = recipe.jobs(searched, seeds, levels, labels=options.search_labels)
         self.search = [job for job in everything if job.priority[0] < recipe.LAST]
         self.extras = [job for job in everything if job.priority[0] >= recipe.LAST]
 
@@ -106,12 +116,23 @@ class Plan:
         """The jobs that need no choice."""
         jobs = [*self.search, *self.extras]
         if "table1" in self.options.tables:
-            jobs += table1.jobs(setting_of(self.options, "table1"), self.options.seeds, None)
+            jobs += self.table1(None)
         if "table2" in self.options.tables:
             for network in self.options.table2_networks:
                 setting = setting_of(self.options, "table2")
                 jobs += table2.jobs(setting, network, self.options.table2_seeds)
         return jobs
+
+    def table1(self, choice: recipe.Choice | None) -> list[Job]:
+        """The rows of Table 1, with those that were asked for besides."""
+        options = self.options
+        return table1.jobs(
+            setting_of(options, "table1"),
+            options.seeds,
+            choice,
+            recipes=options.recipes,
+            rivals=options.rivals,
+        )
 
     def then(self, schedule: Schedule) -> list[Job] | None:
         """The jobs of the chosen recipe, once the search is over."""
@@ -140,7 +161,8 @@ class Plan:
             self.choice = recipe.Choice(**choice_in(self.remembered))
         else:
             searched = setting_of(self.options, "recipe")
-            self.choice = recipe.choose(journal.done.values(), searched)
+            levels = self.options.search_levels
+            self.choice = recipe.choose(journal.done.values(), searched, levels)
             if self.search and not self.options.dry_run:
                 text = json.dumps(asdict(self.choice), indent=1)
                 self.remembered.write_text(text, encoding="utf-8")
@@ -149,8 +171,7 @@ class Plan:
             say(self.began, f"chosen on held-out images: {self.choice}")
         jobs: list[Job] = []
         if "table1" in self.options.tables:
-            setting = setting_of(self.options, "table1")
-            jobs += table1.jobs(setting, self.options.seeds, self.choice)
+            jobs += self.table1(self.choice)
         if "table2" in self.options.tables:
             setting = setting_of(self.options, "table2")
             for network in self.options.table2_networks:

@@ -24,9 +24,11 @@ class Method:
     """What happens to the parameters while a trunk trains; shares are those of its steps.
 
     ``plain``: nothing. ``induced``: the projection every so many steps, to a target that is ramped
-    between ``start`` and ``until`` and held until ``stop``. ``gradual-gsp``: the target is raised
-    so that the projection itself has the zeros wanted by then. ``gradual-magnitude``: Zhu and
-    Gupta. ``deephoyer``: its regulariser in the loss, with this ``strength``.
+    between ``start`` and ``until`` and held until ``stop``; if ``frozen``, the network is cut by
+    magnitude to ``level`` right there, and the rest of the trunk already trains what is left.
+    ``gradual-gsp``: the target is raised so that the projection itself has the zeros wanted by
+    then. ``gradual-magnitude``: Zhu and Gupta. ``deephoyer``: its regulariser in the loss, with
+    this ``strength``.
     """
 
     kind: str = "plain"
@@ -85,6 +87,14 @@ class Setting:
     finetune_rate: float = 0.05
     schedule: str = "linear"
 
+    @property
+    def prefix(self) -> str:
+        """How the names of its jobs begin: what their accuracies have in common, but the seed."""
+        return (
+            f"{self.network} {self.split} {self.epochs}+{self.finetune} b{self.batch} "
+            f"{self.schedule} {self.rate:g} s"
+        )
+
     def trunk(
         self,
         label: str,
@@ -96,12 +106,8 @@ class Setting:
         priority: tuple[int, ...] = (0,),
     ) -> Job:
         """A job that trains from fresh parameters."""
-        name = (
-            f"{self.network} {self.split} {self.epochs}+{self.finetune} b{self.batch} "
-            f"{self.schedule} {self.rate:g} s{seed} {label}{_percent(level)}"
-        )
         return Job(
-            name=name,
+            name=f"{self.prefix}{seed} {label}{_percent(level)}",
             network=self.network,
             seed=seed,
             split=self.split,

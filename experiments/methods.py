@@ -83,7 +83,10 @@ def span_of(method: Method, total: int) -> tuple[int, int, float]:
 
 
 class Induced:
-    """Induced GSP."""
+    """Induced GSP; if ``frozen``, cut by magnitude at the last projection, and the zeros held.
+
+    When the cut happens follows from the count of steps alone, so that is all a state needs.
+    """
 
     def __init__(self, slot: Slot, method: Method, total: int) -> None:
         start, stop, until = span_of(method, total)
@@ -103,7 +106,12 @@ class Induced:
         return self.inducer.span.due(self.inducer.steps + 1)
 
     def act(self) -> None:
-        if self.inducer.step() and self.method.momentum:
+        if not self.inducer.step():
+            return
+        if self.method.frozen and self.inducer.steps == self.inducer.span.stop:
+            level, floor = self.method.level, self.method.floor
+            self.slot.hold(prune.baselines.magnitude(self.slot.model, level, floor=floor))
+        elif self.method.momentum:
             self.slot.project_momentum()
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,21 +20,30 @@ LEVELS = (0.95, 0.99)
 # What the choice waits for: rivals to compare with, then recipes, then the settings of other rows.
 FIRST = (
     "magnitude",
+    "gradual magnitude",
+    "GSP 0.9, cut at 50 %",
+    "GSP 0.8, cut at 70 %",
+    "GSP 0.9, cut at 70 %",
+    "GSP 0.8, cut at 50 %",
+    "GSP 0.9, one threshold, cut at 50 %",
+    "GSP 0.8, one threshold, cut at 50 %",
+    "gradual magnitude, to 50 %",
+    "GSP 0.9, cut at 50 %, every 30",
+    "finishing GSP, held, mask only",
     "GSP 0.9",
     "GSP 0.8",
-    "finishing GSP, held",
-    "finishing GSP, held, mask only",
-    "GSP 0.9, one threshold",
-    "GSP 0.95",
-    "GSP 0.9, stop at 70 %",
-    "GSP 0.9, every 30",
-    "gradual magnitude",
     *PAPER,
     "DeepHoyer 1e-7",
     "DeepHoyer 1e-6",
 )
 DEEPHOYER = ("DeepHoyer 1e-7", "DeepHoyer 1e-6")
-COMPARED = ("magnitude", "magnitude, floor", "gradual magnitude", "gradual magnitude, floor")
+COMPARED = (
+    "magnitude",
+    "magnitude, floor",
+    "gradual magnitude",
+    "gradual magnitude, floor",
+    "gradual magnitude, to 50 %",
+)
 # After the tables, to see what else works: other recipes, other rates of finetuning.
 RATES = (0.02, 0.1)  # at a batch of 128; besides the setting's own
 RATED = ("magnitude", "GSP 0.9")
@@ -52,16 +61,25 @@ class Choice:
 
 
 def jobs(
-    setting: Setting, seeds: Sequence[int] = (0,), levels: Sequence[float] = LEVELS
+    setting: Setting,
+    seeds: Sequence[int] = (0,),
+    levels: Sequence[float] = LEVELS,
+    *,
+    labels: Sequence[str] = (),
 ) -> list[Job]:
-    """All candidates; those whose priority begins with 0 are what the choice waits for."""
+    """All candidates; those whose priority begins with 0 are what the choice waits for.
+
+    With ``labels`` these alone, in this order, and the choice waits for every one.
+    """
     setting = replace(setting, table="recipe", split="search")
+    first = labels or FIRST
+    others = () if labels else (*COMPARED, *RECIPES)
     found: list[Job] = []
     for turn, seed in enumerate(seeds):
-        for place, label in enumerate(dict.fromkeys([*FIRST, *COMPARED, *RECIPES])):
-            most = 0 if label in FIRST else LAST
+        for place, label in enumerate(dict.fromkeys([*first, *others])):
+            most = 0 if label in first else LAST
             found += jobs_of(setting, label, levels, seed, priority=(most, turn, 1 + place))
-        for rate in RATES:
+        for rate in () if labels else RATES:
             for label in RATED:
                 changed = replace(setting, finetune_rate=rate * setting.batch / 128)
                 found += jobs_of(changed, label, levels, seed, priority=(LAST, turn, 99))
@@ -76,11 +94,17 @@ def choose(
     setting: Setting,
     levels: Sequence[float] = LEVELS,
 ) -> Choice:
-    """The best of those that ran at every level, going by the mean over levels and seeds."""
+    """The best of those that ran at every level, going by the mean over levels and seeds.
+
+    Runs of another schedule, which a journal or the records may also have, say nothing here.
+    """
+    prefix = replace(setting, split="search").prefix
     cells: dict[tuple[str, float], list[float]] = {}
     for line in lines:
         job = line["job"]
-        if _is_leaf(line) and job["rate"] == EVERYTHING[job["label"]].rate * setting.finetune_rate:
+        if not _is_leaf(line) or not line["name"].startswith(prefix):
+            continue
+        if job["rate"] == EVERYTHING[job["label"]].rate * setting.finetune_rate:
             cells.setdefault((job["label"], job["level"]), []).append(line["accuracy"])
     default = Choice()
     means = _complete(cells, [*RECIPES, *PAPER, *DEEPHOYER, *COMPARED], levels)

@@ -14,7 +14,13 @@ import torch
 from experiments import recipe, table1
 from experiments.candidates import EVERYTHING, RECIPES
 from experiments.networks import NETWORKS
-from experiments.report_cifar_rest import level_name, missing_of_search, missing_of_table1, number
+from experiments.report_cifar_rest import (
+    level_name,
+    missing_of_search,
+    missing_of_table1,
+    number,
+    options_of,
+)
 from experiments.tables import table
 
 FIGURE = "cifar_vgg16.png"
@@ -101,7 +107,7 @@ def setup(found: Mapping[str, Any], wanted: str, runs: Sequence[Mapping[str, Any
     ]
     trunks, leaves = epochs_of(runs)
     first = mine[0][1]
-    options = first["parameters"].get("options", {})
+    options = options_of(found, wanted)
     machine = first["machine"]
     numbers = sorted({run["seed"] for run in runs})
     seeds = (
@@ -289,7 +295,7 @@ def _search(found: Mapping[str, Any]) -> str:
                 [row for _, row in means],
             ),
             _verdict(means, choice),
-            missing_of_search(runs, choice),
+            missing_of_search(found, runs, choice),
         )
         if part
     )

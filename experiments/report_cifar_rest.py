@@ -22,6 +22,15 @@ def number(level: str) -> float:
     return float(level.split()[0])
 
 
+def options_of(found: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+    """The command's options, of the first record of a table."""
+    for each in found.values():
+        if isinstance(each["results"], dict) and each["results"].get("table of runs") == wanted:
+            options: Mapping[str, Any] = each["parameters"].get("options", {})
+            return options
+    return {}
+
+
 def missing_of_table1(
     found: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], choice: recipe.Choice
 ) -> str:
@@ -31,7 +40,9 @@ def missing_of_table1(
     seeds = sorted({0, 1, 2, *(run["seed"] for run in runs)})
     wanted: dict[int, dict[str, list[float]]] = {}
     lost: dict[int, dict[str, list[float]]] = {}
-    for job in _leaves(table1.jobs(setting, seeds, choice)):
+    options = options_of(found, "table1")
+    further = {key: options.get(key, ()) for key in ("recipes", "rivals")}
+    for job in _leaves(table1.jobs(setting, seeds, choice, **further)):
         wanted.setdefault(job.seed, {}).setdefault(job.label, []).append(job.level)
         if (job.label, job.level, job.seed) not in have:
             lost.setdefault(job.seed, {}).setdefault(job.label, []).append(job.level)
@@ -62,13 +73,18 @@ def _elsewhere(runs: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def missing_of_search(runs: Sequence[Mapping[str, Any]], choice: recipe.Choice) -> str:
+def missing_of_search(
+    found: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], choice: recipe.Choice
+) -> str:
     """Which candidates had no result when the choice was made, and which settings are defaults."""
     setting = Setting("recipe", runs[0]["network"], 1, 1, 128)
     have = {(run["label"], run["level"]) for run in runs if run["parent"] is not None}
     trained = {run["name"] for run in runs if run["parent"] is None}
     planned: dict[str, list[Job]] = {}
-    for job in _leaves(recipe.jobs(setting)):
+    options = options_of(found, "recipe")
+    levels = options.get("search_levels", recipe.LEVELS)
+    labels = options.get("search_labels", ())
+    for job in _leaves(recipe.jobs(setting, levels=levels, labels=labels)):
         planned.setdefault(job.label, []).append(job)
     lost = [
         label

@@ -33,12 +33,26 @@ PAPER = {  # percent, from Table 1 of the paper
 }
 
 
-def jobs(setting: Setting, seeds: Sequence[int], choice: Choice | None) -> list[Job]:
-    """All rows, the most valuable first; without a choice those that do not depend on it."""
+def jobs(
+    setting: Setting,
+    seeds: Sequence[int],
+    choice: Choice | None,
+    *,
+    recipes: Sequence[str] = (),
+    rivals: Sequence[str] = (),
+) -> list[Job]:
+    """All rows, the most valuable first; without a choice those that do not depend on it.
+
+    ``recipes`` and ``rivals`` are further rows, after those of the chosen recipe of every seed.
+    The rivals go first: without them nobody knows what the recipes are worth.
+    """
     setting = replace(setting, table="table1")
     rows: list[tuple[tuple[int, ...], str | None, Sequence[float], int]] = []
     for turn, seed in enumerate(seeds):
         rows += [((*place, turn), *row, seed) for place, *row in _rows(choice, turn)]
+        for number, further in enumerate((*rivals, *recipes)):
+            own: Sequence[float] = SEED_LEVELS if turn or further in rivals else LEVELS
+            rows.append(((2 * len(seeds) - 1, 9, number, turn), further, own, seed))
     found: list[Job] = []
     for priority, label, levels, seed in rows:
         if label == "dense":

@@ -168,7 +168,12 @@ def test_lines_of_another_machine_are_taken_over(data: Data, tmp_path: Path) -> 
     assert not Schedule(jobs, journal).open()
 
 
-@pytest.mark.parametrize("label", ["GSP 0.9", "gradual magnitude", "finishing GSP, held"])
+# Of the last two one is cut just before it is stopped, the other after it went on.
+GO_ON = ["GSP 0.9", "gradual magnitude", "finishing GSP, held"]
+GO_ON += ["GSP 0.9, cut at 50 %", "GSP 0.8, cut at 70 %"]
+
+
+@pytest.mark.parametrize("label", GO_ON)
 def test_a_run_stopped_in_the_middle_goes_on_bit_for_bit(
     data: Data, tmp_path: Path, label: str
 ) -> None:

@@ -70,7 +70,8 @@ def line(
     label: str, level: float, accuracy: float, rate: float = SETTING.finetune_rate
 ) -> dict[str, Any]:
     job = {"table": "recipe", "label": label, "level": level, "rate": rate, "parent": "trunk"}
-    return {"job": job, "accuracy": accuracy}
+    name = f"{replace(SETTING, split='search').prefix}0 {label}"
+    return {"name": name, "job": job, "accuracy": accuracy}
 
 
 def test_the_choice() -> None:
@@ -83,6 +84,8 @@ def test_the_choice() -> None:
     lines += [line("magnitude", lv, 95.0) for lv in levels]
     lines += [line("GSP 0.8", lv, 99.0, 0.1) for lv in levels]  # another rate of finetuning
     lines += [line("induced GSP, paper 0.8", lv, 90.0) for lv in levels]
+    other = replace(setting, epochs=200).prefix  # a schedule that others did not run at
+    lines += [line("GSP 0.95", lv, 99.0) | {"name": f"{other}0 GSP 0.95"} for lv in levels]
     found = recipe.choose(lines, setting, levels)
     assert found.recipe == "GSP 0.9"
     assert found.paper == "induced GSP, paper 0.8"
@@ -106,8 +109,6 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     few = {"LEVELS": (0.9,), "RATES": (0.02,), "COMPARED": ("magnitude",)}
     for name, value in few.items():
         monkeypatch.setattr(recipe, name, value)
-    monkeypatch.setattr(recipe.choose, "__defaults__", ((0.9,),))
-    monkeypatch.setattr(recipe.jobs, "__defaults__", ((0,), (0.9,)))
     monkeypatch.setattr(table1, "LEVELS", (0.9, 0.98))
     for name in ("FIRST_LEVELS", "SEED_LEVELS", "GRADUAL_LEVELS", "FLOOR_LEVELS"):
         monkeypatch.setattr(table1, name, (0.98,))
@@ -210,6 +211,75 @@ def test_the_last_networks_wait_and_records_are_gone_on_from(
     assert changed == [first["name"]]
     assert len(after["sessions"]) == 2
     assert (tmp_path / "out" / "table1_tiny_seed1.json").exists()
+
+
+EARLY, SECOND, RIVAL = "GSP 0.9, cut at 50 %", "GSP 0.8, cut at 70 %", "gradual magnitude, to 50 %"
+
+
+def test_a_search_among_a_few_and_further_rows(
+    session: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--tables", "recipe", "table1", "--search-labels", EARLY, "magnitude"]
+    few += ["--search-levels", "0.8", "0.95", "--recipes", SECOND, "--rivals", RIVAL]
+    gpu_session.main(arguments=[*session, *few, "--dry-run"])
+    listed = capsys.readouterr().out
+    assert " search 1+1 " in listed
+    gpu_session.main(arguments=[*session, *few])
+    found = record.load("recipe_tiny_seed0", folder=tmp_path / "out")["results"]["runs"]
+    leaves = [(run["label"], run["level"]) for run in found if run["parent"]]
+    assert sorted(leaves) == [(EARLY, 0.8), (EARLY, 0.95), ("magnitude", 0.8), ("magnitude", 0.95)]
+    choice = json.loads((tmp_path / "state" / "choice.json").read_text())
+    assert choice["recipe"] == EARLY, "it is the only recipe"
+    assert {label for label, _ in choice["ranking"]} == {EARLY, "magnitude"}
+    # What the dry run lists is what ran; it does not know the choice.
+    names = {each["name"] for each in read_lines(tmp_path / "state" / "runs.jsonl")
+             if "name" in each}  # fmt: skip
+    mine = {name for name in names if EARLY in name or "search" in name}
+    assert {name for name in names - mine if f" {name}: " not in listed} == set()
+    assert len(mine) == sum(" search " in text for text in listed.splitlines()[:-1]) + 8
+
+    page = report.page(tmp_path / "out")
+    rows = [text.split("|")[1].strip() for text in page.splitlines() if text.startswith("| ")]
+    for seed in (0, 1):
+        table = record.load(f"table1_tiny_seed{seed}", folder=tmp_path / "out")["results"]["runs"]
+        labels = {run["label"] for run in table if run["parent"]}
+        assert {EARLY, SECOND, RIVAL} <= labels
+        assert labels - {EARLY} <= set(rows)
+        levels = {run["level"] for run in table if run["parent"] and run["label"] == SECOND}
+        assert levels == ({0.98} if seed else {0.9, 0.98})
+        assert [r["level"] for r in table if r["parent"] and r["label"] == RIVAL] == [0.98]
+    assert f"**{EARLY}** (chosen)" in rows
+    assert "Not finished" not in page
+
+
+def test_the_order_of_a_search_and_of_further_rows(tmp_path: Path) -> None:
+    few = ["--search-labels", EARLY, "magnitude", "GSP 0.8", "--recipes", SECOND, "--rivals", RIVAL]
+    plan = gpu_session.Plan(gpu_session.options_of(["recipe"], [*few, "--state", str(tmp_path)]), 0)
+    order = [job.label for job in sorted(plan.search, key=lambda job: job.priority) if job.parent]
+    assert list(dict.fromkeys(order)) == [EARLY, "magnitude", "GSP 0.8"]
+    assert {job.level for job in plan.search if job.parent} == set(recipe.LEVELS)
+    assert plan.extras == []
+    jobs = plan.table1(Choice(recipe="GSP 0.9"))
+    chosen = [job for job in jobs if job.label == "GSP 0.9" and job.priority[0] < 9]
+    last = max(job.priority for job in chosen)
+    for label in (SECOND, RIVAL):
+        further = [job for job in jobs if job.label == label and job.parent]
+        assert {job.seed for job in further} == {job.seed for job in chosen} == {0, 1, 2}
+        assert last < min(job.priority for job in further)
+        assert max(job.priority for job in further) < (6, 0)
+    assert {job.level for job in jobs if job.label == RIVAL and job.parent} == set(
+        table1.SEED_LEVELS
+    )
+    assert {
+        job.level for job in jobs if job.label == SECOND and not job.seed and job.parent
+    } == set(table1.LEVELS)
+    # The chosen one asked for again is no second row.
+    twice = table1.jobs(SETTING, [0, 1, 2], Choice(recipe="GSP 0.9"), recipes=["GSP 0.9"])
+    assert {job.name for job in twice} == {
+        job.name for job in table1.jobs(SETTING, [0, 1, 2], Choice(recipe="GSP 0.9"))
+    }
+    with pytest.raises(SystemExit):
+        gpu_session.options_of(["recipe"], ["--search-labels", "GSP 0.99"])
 
 
 def test_a_budget_that_is_used_up(session: list[str], tmp_path: Path) -> None:
