@@ -202,7 +202,8 @@ class Projector:
         slots = 1 if self.weighted else tables.slots
         self.tops, self.factors = zeros(slots, dtype=real), zeros(slots, dtype=real)
         self.kept = zeros(tables.slots if self.weighted else 0, KEPT_FIELDS)
-        self.counters = zeros(2, dtype=torch.int64)
+        # Of the kernels' own: a meeting, each group's round, arrivals of groups and of splits.
+        self.counters = zeros(1 + 2 * self.groups + splits, dtype=torch.int64)
         self.places: list[int] = []  # the addresses that are in the table, once bound
         self.weight_table: tuple[NDArray[np.int64], Tensor] | None = None
         self.targets: list[float] = []

@@ -7,7 +7,7 @@ program walks which vectors. Programs get equal shares of the bytes, in the orde
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,7 +239,7 @@ class _Builder:
                     count = sum(min(rows, shape.inner - b * rows) for b in blocks_seen)
                 self.sample_tops[group] += top * count
                 self.sample_counts[group] += count
-            self.segments.append([index, group, kind, first, end, sample_end, self.part, -1])
+            self.segments.append([index, group, kind, first, end, sample_end, self.part, -1, 0])
             self.owners.append(program)
             self.part += 1
 
@@ -252,7 +252,7 @@ class _Builder:
             sample_end = first + -(-(end - first) // sampled) if sampled else end
             seen += min(sample_end * step, shape.length) - first * step
             self.segments.append(
-                [index, group, SPLIT, first, end, sample_end, vector, len(self.splits)]
+                [index, group, SPLIT, first, end, sample_end, vector, len(self.splits), 0]
             )
             self.owners.append(program)
         self.splits.append([index, group, vector, raw, len(self.segments), self.part, seen])
@@ -277,12 +277,23 @@ class _Builder:
         pairs = zip(range(first, last + 1), edges[:-1], edges[1:], strict=False)
         return [(min(p, self.programs - 1), a, b) for p, a, b in pairs if b > a]
 
+    def _last_of_groups(self) -> Iterable[list[int]]:
+        """The last segment of whole vectors that each program has of each group."""
+        whole = ((o, s) for o, s in zip(self.owners, self.segments, strict=True) if s[2] != SPLIT)
+        return {(owner, segment[1]): segment for owner, segment in whole}.values()
+
     def finish(self) -> Tables:
         bounds = np.searchsorted(self.owners, np.arange(self.programs + 1))
+        arrivals = [0] * len(self.sampled)  # how many report a group's round as done
+        for row in self._last_of_groups():
+            row[-1] = 1
+            arrivals[row[1]] += 1
+        for split in self.splits:
+            arrivals[split[1]] += 1
         groups = [
-            [first, last, int(sampled > 0)]
-            for first, last, sampled in zip(
-                self.first_part, self.last_part, self.sampled, strict=True
+            [first, last, int(sampled > 0), expected]
+            for first, last, sampled, expected in zip(
+                self.first_part, self.last_part, self.sampled, arrivals, strict=True
             )
         ]
         return Tables(

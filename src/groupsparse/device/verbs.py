@@ -119,12 +119,20 @@ def project_each_(
     with _lock:
         plan = _plan(members, None, list(axes), weigh, shared=shared, tol=tol, names=names)
         try:
-            plan.launch(targets, start)
-            found = plan.certificates(plan.report.clone())
+            return run(plan, targets, start, tensors if shared else None)
         finally:
             plan.release()
-    if shared:
-        object.__setattr__(found[0], "shown", tensors)
+
+
+def run(plan: Projector, targets: Sequence[float], start: Any, shown: Any) -> list[Projection[Any]]:
+    """Queue a plan's work; the certificates keep their numbers when the plan is called again.
+
+    ``shown`` is the value of the one certificate where all tensors are one group.
+    """
+    plan.launch(targets, start)
+    found = plan.certificates(plan.report.clone())
+    if shown is not None:
+        object.__setattr__(found[0], "shown", shown)
     return found
 
 
@@ -140,13 +148,13 @@ def _plan(
 ) -> Projector:
     """A plan for these tensors: an earlier call's, if one was as these are."""
     stream = torch.cuda.current_stream(tensors[0].device).cuda_stream if tensors[0].is_cuda else 0
-    lie = tuple(map(_lies, tensors))
-    goals = None if outputs is None else tuple(map(_lies, outputs))
+    lie = tuple(map(lies, tensors))
+    goals = None if outputs is None else tuple(map(lies, outputs))
     along = tuple(tuple(a) if isinstance(a, list) else a for a in axes)
     weigh = None
     if weights is not None:
         weights = [None if w is None else torch.as_tensor(w) for w in weights]
-        weigh = tuple(None if w is None else _lies(w) for w in weights)
+        weigh = tuple(None if w is None else lies(w) for w in weights)
     key = (stream, shared, tol, lie, goals, along, weigh, tuple(names))
     plan = _plans.get(key)
     if plan is None:
@@ -164,6 +172,6 @@ def _plan(
     return plan
 
 
-def _lies(x: Tensor) -> tuple[Any, ...]:
+def lies(x: Tensor) -> tuple[Any, ...]:
     """All that a plan depends on."""
     return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16 == 0

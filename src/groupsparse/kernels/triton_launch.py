@@ -52,7 +52,7 @@ def run(plan: Any) -> None:
     solve_groups[grid](
         tensors, segments, programs, groups, splits, plan.settings, plan.state, plan.parts,
         plan.raw, plan.values, plan.tops, plan.factors, plan.counters,
-        plan.groups, len(tables.lengths), BLOCK=BLOCK, **constants, **compiled, **together,
+        plan.groups, BLOCK=BLOCK, **constants, **compiled, **together,
     )  # fmt: skip
     write_groups[grid](
         tensors, segments, programs, plan.state, plan.values, plan.tops, plan.factors,

@@ -13,28 +13,28 @@ from .triton_gpu import (
     COLUMNS,
     COLUMNS_16,
     END,
-    FLAWS,
+    G_ARRIVALS,
     GROUP,
+    GROUP_FIELDS,
     KIND,
-    LONGEST,
+    LAST,
     PART,
     PART_FIELDS,
     ROWS_16,
     SEGMENT_FIELDS,
-    SLOPE,
     TENSOR,
-    TOTAL,
     UNIT,
-    UPPER,
     _store_part,
-    meet,
+    added_up,
+    close_round,
+    take_settings,
 )
 from .triton_jumps import mixture, weighted_gains
+from .triton_rounds import ENDED, is_last, meet, wait_for
 from .triton_search import (
     ALPHA,
     CONVERGED,
     CUT,
-    DONE,
     FIRST,
     LEFT,
     MODE,
@@ -85,60 +85,33 @@ def _walk(table, weighed, unit, end, row, mode, mu, kept, part, R: tl.constexpr,
         _store_part(part, total, slope, 0.0, 0.0, longest)
 
 
-@triton.jit
-def _step(row, first, end, parts, BLOCK: tl.constexpr):
-    """Add up a group's parts and take its next step; returns whether that was the last one."""
-    ended = 0
-    if tl.load(row + MODE, volatile=True) < DONE:
-        total = tl.zeros([BLOCK], tl.float64)
-        slope = tl.zeros([BLOCK], tl.float64)
-        upper = tl.zeros([BLOCK], tl.float64)
-        flaws = tl.zeros([BLOCK], tl.float64)
-        longest = tl.zeros([BLOCK], tl.float64)
-        tops = tl.zeros([BLOCK], tl.float64)
-        for k in range(first, end, BLOCK):
-            at = k + tl.arange(0, BLOCK)
-            mask = at < end
-            part = parts + at * PART_FIELDS
-            total += tl.load(part + TOTAL, mask=mask, other=0.0, volatile=True)
-            slope += tl.load(part + SLOPE, mask=mask, other=0.0, volatile=True)
-            upper = tl.maximum(upper, tl.load(part + UPPER, mask=mask, other=0.0, volatile=True))
-            flaws = tl.maximum(flaws, tl.load(part + FLAWS, mask=mask, other=0.0, volatile=True))
-            more = tl.load(part + LONGEST, mask=mask, other=0.0, volatile=True)
-            longest = tl.maximum(longest, more)
-            tops += more  # of the first look; see ``_walk``
-        next_weighted_step(row, tl.sum(total, 0), tl.sum(slope, 0), tl.max(upper, 0),
-                           tl.max(flaws, 0), tl.max(longest, 0), tl.sum(tops, 0))
-        tl.debug_barrier()  # one thread wrote the mode, all read it
-        if tl.load(row + MODE) >= DONE:
-            ended = 1
-    return ended
-
-
 @triton.jit(do_not_specialize=["n_groups"])
 def solve_weighted(tensors, weights, segments, programs, groups, settings, state, parts, kept,
                    counters, n_groups, KINDS: tl.constexpr, DTYPES: tl.constexpr,
                    BLOCK: tl.constexpr):
-    """Find every group's multiplier. ``counters``: arrivals, and groups that are not done yet."""
+    """Find every group's multiplier. ``counters``: see ``solve_groups``."""
     pid = tl.program_id(0)
-    count = tl.num_programs(0)
-    for g in range(pid, n_groups, count):
-        setting = settings + g * SETTINGS
-        row = state + g * STATE_FIELDS
-        for k in tl.static_range(2, SETTINGS):
-            tl.store(row + k, tl.load(setting + k))
-        begin_weighted(row, tl.load(setting), tl.load(setting + 1))
-    if pid == 0:
-        tl.store(counters + 1, n_groups)
+    rounds, arrivals = counters + 1, counters + 1 + n_groups
+    for i in range(pid, n_groups, tl.num_programs(0)):
+        setting = settings + i * SETTINGS
+        take_settings(setting, state + i * STATE_FIELDS, rounds + i)
+        begin_weighted(state + i * STATE_FIELDS, tl.load(setting), tl.load(setting + 1))
     meet(counters)
     first, last = tl.load(programs + pid), tl.load(programs + pid + 1)
-    running = n_groups.to(tl.int64)
-    while running > 0:
+    number, busy = 0, True
+    while busy:
+        busy = False
+        before, reached = tl.full([], -1, tl.int64), tl.full([], 0, tl.int64)
         for index in range(first, last):
             segment = segments + index * SEGMENT_FIELDS
-            row = state + tl.load(segment + GROUP) * STATE_FIELDS
-            mode = tl.load(row + MODE, volatile=True)
-            if mode < DONE:
+            g = tl.load(segment + GROUP)
+            if g != before:
+                reached = wait_for(rounds + g, number)
+            before = g
+            if reached < ENDED:
+                busy = True
+                row, group = state + g * STATE_FIELDS, groups + g * GROUP_FIELDS
+                mode = tl.load(row + MODE, volatile=True)
                 mu = tl.load(row + MU, volatile=True)
                 tensor = tl.load(segment + TENSOR)
                 table, weighed = tensors + tensor * TENSOR_FIELDS, weights + tensor * WEIGHT_FIELDS
@@ -160,15 +133,13 @@ def solve_weighted(tensors, weights, segments, programs, groups, settings, state
                     if kind == COLUMNS:
                         _walk(table, weighed, unit, end, row, mode, mu, kept, part, 8, 128, True,
                               DTYPES)
-        meet(counters)
-        ended = 0
-        for g in range(pid, n_groups, count):
-            row = state + g * STATE_FIELDS
-            ended += _step(row, tl.load(groups + g * 3), tl.load(groups + g * 3 + 1), parts, BLOCK)
-        if ended > 0:
-            tl.atomic_add(counters + 1, -ended)
-        meet(counters)
-        running = tl.load(counters + 1, volatile=True)
+                if tl.load(segment + LAST) != 0:
+                    if is_last(arrivals + g, tl.load(group + G_ARRIVALS)):
+                        total, slope, upper, flaws, longest, tops = added_up(group, parts, BLOCK)
+                        # The sum of the last ones is that of the first look; see ``_walk``.
+                        next_weighted_step(row, total, slope, upper, flaws, longest, tops)
+                        close_round(rounds + g, row)
+        number += 1
 
 
 @triton.jit

@@ -68,11 +68,29 @@ def _signed(x, z, back):
 
 
 @triton.jit
-def _lone_entries(c, top, entry, where, main, others, WIDE: tl.constexpr):
-    """A corner's entries: the first of the largest, its equals, and nothing else."""
-    largest = c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]
-    lone = tl.where(entry == where[:, None], main[:, None], others[:, None])
-    return tl.where(largest, lone, 0.0)
+def _from(top, WIDE: tl.constexpr):
+    """From where on entries count as equal to the largest one."""
+    return top * (1.0 - 4.44e-16 if WIDE else 1.0)
+
+
+@triton.jit
+def _with_lone(c, z, corner, top, WIDE: tl.constexpr):
+    """z, and in corners the largest entries as they are: the answer unless there are several."""
+    start = tl.where(corner, _from(top, WIDE), float("inf"))
+    return tl.where(c >= start[:, None], c, z)
+
+
+@triton.jit
+def _tied(l1, corner, top):
+    """Which corners have several largest entries."""
+    return corner & (l1 > 1.5 * top)
+
+
+@triton.jit
+def _shared_entries(c, top, entry, where, main, others, WIDE: tl.constexpr):
+    """A tied corner's entries: the first of the largest, its equals, and nothing else."""
+    shared = tl.where(entry == where[:, None], main[:, None], others[:, None])
+    return tl.where(c >= _from(top, WIDE)[:, None], shared, 0.0)
 
 
 @triton.jit
@@ -115,19 +133,23 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
             exponent = exponent_of(top, WIDE)
             scale, back = power((2046 if WIDE else 254) - exponent, WIDE), power(exponent, WIDE)
             high, low = in_scale_of(exponent, high_, low_, raised, WIDE)
-            d = tl.maximum(c * scale[:, None] - high[:, None] - low[:, None], 0.0)
+            c_ = c * scale[:, None]
+            d = tl.maximum(c_ - high[:, None] - low[:, None], 0.0)
             _, _, factor = finished_sums(tl.sum(d, 1), tl.sum(d * d, 1), top, high, WIDE)
             factor = tl.where(keep != 0, 1.0, factor)
-            z = d * factor[:, None]
             corner = rows & (factor == 0.0)
+            z = _with_lone(c_, d * factor[:, None], corner, top * scale, WIDE)
             if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                tied = (c >= (top * (1.0 - 4.44e-16 if WIDE else 1.0))[:, None]) & mask
-                m = tl.sum(tl.where(tied, 1.0, 0.0), 1)
-                entry = cols[None, :] + tl.zeros(c.shape, tl.int32)
-                where = tl.min(tl.where(tied, entry, 1 << 30), 1)
-                main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
-                lone = _lone_entries(c, top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
-                z = tl.where(corner[:, None] & mask, lone, z)
+                tied = _tied(tl.sum(z, 1), corner, top * scale)
+                if tl.sum(tl.where(tied, 1, 0), 0) > 0:
+                    largest = (c >= _from(top, WIDE)[:, None]) & mask
+                    m = tl.sum(tl.where(largest, 1.0, 0.0), 1)
+                    entry = cols[None, :] + tl.zeros(c.shape, tl.int32)
+                    where = tl.min(tl.where(largest, entry, 1 << 30), 1)
+                    main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
+                    shared = _shared_entries(
+                        c, top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
+                    z = tl.where(tied[:, None] & mask, shared, z)
             answer = _signed(x, z, back[:, None])
             if not IN_PLACE:
                 answer = tl.where(keep != 0, x, answer)
@@ -152,13 +174,13 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
                 mask = rows[:, None] & (entries < length)[None, :]
                 at = offsets[:, None] + along[None, :]
                 x = load_values(address, at, mask, dtype, ALIGNED, DTYPES, WIDE)
-                z = tl.maximum(tl.abs(x) * scale[:, None] - high[:, None] - low[:, None], 0.0)
-                z = z * factor[:, None]
+                c_ = tl.abs(x) * scale[:, None]
+                z = tl.maximum(c_ - high[:, None] - low[:, None], 0.0) * factor[:, None]
+                z = _with_lone(c_, z, corner, top * scale, WIDE)
                 answer = _signed(x, z, back[:, None])
                 if not IN_PLACE:
                     answer = tl.where(keep != 0, x, answer)
-                # What is left of a corner is written after this, over its zeros.
-                put = (rows & ~corner)[:, None] & (entries < until)[None, :]
+                put = rows[:, None] & (entries < until)[None, :]
                 rounded = store_values(address + shift, at, answer, put, dtype, ALIGNED, DTYPES)
                 y = tl.abs(rounded) * scale[:, None]
                 l1_ += folded(y, R, C, FOLD)
@@ -167,13 +189,15 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
                     norm_ += folded(z * z, R, C, FOLD)
             l1, l2 = tl.sum(l1_, 1), tl.sum(l2_, 1)
             norm = l2 if EXACT else tl.sum(norm_, 1)
-            if tl.sum(tl.where(corner, 1, 0), 0) > 0:
-                l1_c, l2_c, norm_c = _write_corners(
-                    address, address + shift, offsets, corner, length, step, dtype, low_mu, high_mu,
-                    alpha, beta, top, scale, back, R, 64, DTYPES, WIDE)
-                l1 = tl.where(corner, l1_c, l1)
-                l2 = tl.where(corner, l2_c, l2)
-                norm = tl.where(corner, norm_c, norm)
+            tied = _tied(l1, corner, top * scale)
+            if tl.sum(tl.where(tied, 1, 0), 0) > 0:
+                tl.debug_barrier()  # what other threads wrote is read again
+                l1_c, l2_c, norm_c = _share_among_ties(
+                    address, address + shift, offsets, tied, length, step, dtype, low_mu, high_mu,
+                    alpha, beta, top, scale, back, R, 32, DTYPES, WIDE)
+                l1 = tl.where(tied, l1_c, l1)
+                l2 = tl.where(tied, l2_c, l2)
+                norm = tl.where(tied, norm_c, norm)
         term = tl.where(l2 > 0.0, l1 * inverse_root(l2, WIDE), 1.0)
         size = norm * inverse_root(norm, WIDE)
         value = size / tl.where(factor > 0.0, factor, 1.0)
@@ -189,12 +213,15 @@ def segment_write(table, first, end, mu, keep, low_mu, high_mu, alpha, tops, fac
 
 
 @triton.jit
-def _write_corners(address, out, offsets, corner, length, step, dtype, low_mu, high_mu, alpha,
+def _share_among_ties(address, out, offsets, tied, length, step, dtype, low_mu, high_mu, alpha,
                    beta, top, scale, back, R: tl.constexpr, C: tl.constexpr,
                    DTYPES: tl.constexpr, WIDE: tl.constexpr):
-    """Write the vectors of a tile of which only the largest entries are left. Rare, so simple."""
+    """Write the corners of a tile that have several largest entries. Rare, so simple.
+
+    In place, those are what is there by now, and zeros.
+    """
     FLOAT: tl.constexpr = tl.float64 if WIDE else tl.float32
-    _, m, where = count_ties(address, offsets, corner, length, step, dtype, R, C, DTYPES, WIDE)
+    _, m, where = count_ties(address, offsets, tied, length, step, dtype, R, C, DTYPES, WIDE)
     main, others = _corner_values(m, low_mu, high_mu, alpha, beta, top, scale)
     cols = tl.arange(0, C)
     l1 = tl.zeros([R, C], FLOAT)
@@ -202,11 +229,11 @@ def _write_corners(address, out, offsets, corner, length, step, dtype, low_mu, h
     norm = tl.zeros([R, C], FLOAT)
     for k in range(0, length, C):
         entries = k + cols
-        mask = corner[:, None] & (entries < length)[None, :]
+        mask = tied[:, None] & (entries < length)[None, :]
         at = offsets[:, None] + (entries * step)[None, :]
         x = load_values(address, at, mask, dtype, False, DTYPES, WIDE)
         entry = entries[None, :] + tl.zeros([R, C], tl.int32)
-        z = _lone_entries(tl.abs(x), top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
+        z = _shared_entries(tl.abs(x), top, entry, where, main.to(FLOAT), others.to(FLOAT), WIDE)
         z = tl.where(mask, z, 0.0)
         answer = _signed(x, z, back[:, None])
         rounded = store_values(out, at, answer, mask, dtype, False, DTYPES)

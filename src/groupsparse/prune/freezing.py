@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .gpu.masking import Sweep
 from .hooks import Hooks, as_optimizers, refuse_strangers
-from .packing import PackedMask
+from .packing import PackedMask, zero_all_
 from .sharding import local
 
 
@@ -29,6 +31,8 @@ class Frozen(Hooks):
     ) -> None:
         super().__init__(as_optimizers(optimizer))
         self._pairs: list[tuple[nn.Parameter, PackedMask]] = []
+        # How gradients and parameters of each optimizer lie.
+        self._sweeps: defaultdict[tuple[int, str], Sweep] = defaultdict(Sweep)
         if pairs:
             self.hold(pairs)
         for each in self._optimizers:
@@ -49,14 +53,14 @@ class Frozen(Hooks):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
-        for parameter, mask in self._of(optimizer):
-            if parameter.grad is not None and not parameter.grad.is_sparse:
-                mask.zero_(local(parameter.grad))
+        held = [(parameter.grad, mask) for parameter, mask in self._of(optimizer)]
+        pairs = [(local(g), mask) for g, mask in held if g is not None and not g.is_sparse]
+        zero_all_(pairs, self._sweeps[id(optimizer), "gradients"])
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
-        for parameter, mask in self._of(optimizer):
-            mask.zero_(local(parameter))
+        pairs = [(local(parameter), mask) for parameter, mask in self._of(optimizer)]
+        zero_all_(pairs, self._sweeps[id(optimizer), "parameters"])
 
     @torch.no_grad()
     def _clear_memory(self, optimizer: Optimizer) -> None:

@@ -15,6 +15,7 @@ from .hooks import as_optimizers, refuse_strangers
 from .plan import Plan, groups_of
 from .projecting import project_groups_
 from .schedules import Schedule, Span, constant
+from .standing import Standing
 
 Start = float | Projection[Any]
 
@@ -76,6 +77,7 @@ class Inducer(Clock):
         self.schedule = constant() if schedule is None else schedule
         self.span.check(self.schedule)
         self.groups = groups_of(model, plan)
+        self._standing = Standing(self.groups)
         self.steps = 0
         self.projections: list[Projection[Any]] = []
         self._starts: Sequence[Start] | None = None
@@ -97,7 +99,10 @@ class Inducer(Clock):
         """Project now, to the target that the schedule has for the current step."""
         share = self.span.share(self.steps, self.schedule)
         targets = [share * group.hoyer for group in self.groups]
-        self.projections = project_groups_(self.groups, targets, self._starts)
+        found = self._standing.project_(targets, self._starts)
+        if found is None:
+            found = project_groups_(self.groups, targets, self._starts)
+        self.projections = found
         # Not their multipliers: reading those would wait for the device, every time.
         self._starts = self.projections
 

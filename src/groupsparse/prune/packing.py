@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +78,8 @@ class PackedMask:
         by_kernel = tables.usable(values.device) and masking.zero_(values, self.bits)
         if not (by_kernel or self._zero_on_cpu(values)):
             values.masked_fill_(self.unpack().logical_not_(), 0)
-        elif not values.is_inference():
-            torch.autograd.graph.increment_version(values)  # no kernel of ours tells autograd
+        else:
+            _tell_autograd(values)
 
     def _zero_on_cpu(self, values: Tensor) -> bool:
         """In one pass over the memory; False, and nothing done, where the format is unusual."""
@@ -94,6 +95,24 @@ class PackedMask:
     def zeros(self) -> int:
         """How many entries are zero."""
         return self.numel - int(self.unpack().count_nonzero())
+
+
+def zero_all_(pairs: Sequence[tuple[Tensor, PackedMask]], sweep: masking.Sweep) -> None:
+    """`PackedMask.zero_` of many tensors, of which ``sweep`` remembers how they lie."""
+    values = [value for value, _ in pairs]
+    left = sweep.zero_(values, [mask.bits for _, mask in pairs])
+    plain = set(left)
+    for place, (value, mask) in enumerate(pairs):
+        if place in plain:
+            mask.zero_(value)
+        else:
+            _tell_autograd(value)
+
+
+def _tell_autograd(values: Tensor) -> None:
+    """That their memory was written: no kernel of ours does."""
+    if not values.is_inference():
+        torch.autograd.graph.increment_version(values)
 
 
 def pack_columns(flat: Tensor) -> Tensor:

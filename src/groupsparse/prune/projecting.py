@@ -162,7 +162,7 @@ def _project(
     shared = len(members) > len(groups)
     views = [member.view(member.target.parameter.detach()) for member in members]
     scaled = [_scaled(view, member) for (view, _), member in zip(views, members, strict=True)]
-    weights = [_weights(member, view) for (view, _), member in zip(views, members, strict=True)]
+    weights = [own_weights(member, view) for (view, _), member in zip(views, members, strict=True)]
     projections = project_each_(
         dict(zip(names, scaled, strict=True)),
         targets[0] if shared else dict(zip(names, targets, strict=True)),
@@ -192,7 +192,8 @@ def _given(weights: Tensor | None) -> bool:
     return weights is not None
 
 
-def _weights(member: Member, view: Tensor) -> Tensor | None:
+def own_weights(member: Member, view: Tensor) -> Tensor | None:
+    """A member's weights for its view: in its shape, or one vector that all vectors share."""
     weights = member.weights
     if weights is not None and weights.shape == member.target.parameter.shape:
         return weights.reshape(view.shape)

@@ -211,3 +211,18 @@ def zero(  # type: ignore[no-untyped-def]
         )
     nothing = tl.zeros((BLOCK,), tl.float32).to(values.dtype.element_ty)
     tl.store(values + places, nothing, mask=gone)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def zero_all(table, tensors, DTYPE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`zero` for every tensor of a table, in which the bits of each have an address of their own."""
+    program = tl.program_id(0)
+    row = table + _tensor(table, tensors, program, PADDED) * COLUMNS
+    entry = (program - tl.load(row + FIRST).to(tl.int32)) * BLOCK + tl.arange(0, BLOCK)
+    inside = entry < tl.load(row + ENTRIES).to(tl.int32)
+    bits = tl.load(row + BYTES).to(tl.pointer_type(tl.uint8))
+    byte = tl.load(bits + entry // 8, mask=inside, other=255).to(tl.int32)
+    gone = inside & (((byte >> (entry % 8)) & 1) == 0)
+    address = tl.load(row + PARAMETER).to(tl.pointer_type(DTYPE))
+    places = address + _places(row + PARAMETER, entry)
+    tl.store(places, tl.zeros((BLOCK,), tl.float32).to(DTYPE), mask=gone)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -45,12 +46,17 @@ def layout(tensor: Tensor) -> Layout | None:
     >>> layout(torch.empty(8, 4, 3, 3).to(memory_format=torch.channels_last))
     (4, 9, 36, 1, 4, 0)
     """
-    entries = tensor.numel()
     if tensor.is_contiguous():
+        entries = tensor.numel()
         return (1, max(entries, 1), 0, 0, 1, 1) if entries < _INDEXABLE else None
+    return _strided(tensor.shape, tensor.stride())
+
+
+@lru_cache(maxsize=4096)
+def _strided(shape: tuple[int, ...], steps: tuple[int, ...]) -> Layout | None:
     sizes: list[int] = []
     strides: list[int] = []
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+    for size, stride in zip(shape, steps, strict=True):
         if size == 1:
             continue
         if sizes and strides[-1] == stride * size:
@@ -60,7 +66,7 @@ def layout(tensor: Tensor) -> Layout | None:
             sizes.append(size)
             strides.append(stride)
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    if len(sizes) > 3 or max(last, entries) >= _INDEXABLE:
+    if len(sizes) > 3 or max(last, math.prod(shape)) >= _INDEXABLE:
         return None
     sizes = [1] * (3 - len(sizes)) + sizes
     strides = [0] * (3 - len(strides)) + strides
