@@ -51,6 +51,11 @@ def vgg16(classes: int = 10) -> nn.Module:
     return _initialised(nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, classes)))
 
 
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """Apply batch norm and ReLU."""
+    return relu(norm(x))
+
+
 class BasicBlock(nn.Module):
     """Two 3 × 3 convolutions and a shortcut without parameters (option A of He et al., 2016)."""
 
@@ -62,8 +67,8 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.stride, self.added = stride, width - inputs
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = relu(self.bn1(self.conv1(x)))
+    def forward(self, x: Tensor, norm_relu: Callable[..., Tensor] = norm_relu) -> Tensor:
+        y = norm_relu(self.bn1, self.conv1(x))
         y = self.bn2(self.conv2(y))
         if self.added:  # every other pixel, and channels of zeros on both sides
             half = self.added // 2

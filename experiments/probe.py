@@ -46,11 +46,14 @@ def every_method(network: str, batch: int, labels: Iterable[str]) -> list[Job]:
     return list({job.name: job for job in found}.values())
 
 
-def tried(network: str, batch: int, device: torch.device, seconds: float, count: int) -> bool:
+def tried(
+    network: str, batch: int, device: torch.device, seconds: float, count: int, fused: bool = True
+) -> bool:
     """Whether every method runs through; those that do not are named."""
     began = time.monotonic()
     data = Data(images(count), images(count // 2, 1), device, held=count // 10)
-    fleet = Fleet(data, Settings(batch=batch, smoothing=0.1), {network: 3}, began + seconds)
+    settings = Settings(batch=batch, smoothing=0.1, fused=fused)
+    fleet = Fleet(data, settings, {network: 3}, began + seconds)
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), networks=False)
         jobs = every_method(network, batch, EVERYTHING)
@@ -71,18 +74,21 @@ def tried(network: str, batch: int, device: torch.device, seconds: float, count:
     return not (left or wrong)
 
 
-def speed(network: str, batch: int, slots: int, device: torch.device, data: Data) -> None:
+def speed(
+    network: str, batch: int, slots: int, device: torch.device, data: Data, fused: bool = True
+) -> None:
     """Print the seconds of an epoch, alone and side by side."""
     began = time.monotonic()
-    fleet = Fleet(data, Settings(batch=batch, smoothing=0.1), {network: slots})
+    fleet = Fleet(data, Settings(batch=batch, smoothing=0.1, fused=fused), {network: slots})
     ready = time.monotonic() - began
     found = measure(fleet, network)
     graphs = all(slot.recorded for slot in fleet.slots)
+    kernels = all(slot.fused for slot in fleet.slots)
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     print(
         f"{network}, batch {batch}: alone {found['alone']:.3f} s an epoch, {slots} side by side "
         f"{found['side by side']:.3f} s each; ready in {ready:.1f} s, graphs: {graphs}, "
-        f"{memory:.1f} GiB",
+        f"fused: {kernels}, {memory:.1f} GiB",
         flush=True,
     )
 
@@ -98,6 +104,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50_000, help="made-up training images")
     parser.add_argument("--few", type=int, default=2560, help="images that methods are tried on")
     parser.add_argument("--data", type=Path, help="folder with a sheet of CIFAR-10")
+    parser.add_argument("--plain", action="store_true", help="PyTorch's own kernels throughout")
     options = parser.parse_args()
     began = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -107,14 +114,14 @@ def main() -> None:
         print(f"{sheet.name}: {shape}, {time.monotonic() - began:.1f} s", flush=True)
     torch.set_num_threads(1)
     fine = [
-        tried(network, options.batches[0], device, options.seconds, options.few)
+        tried(network, options.batches[0], device, options.seconds, options.few, not options.plain)
         for network in options.attempt
     ]
     data = Data(images(options.count), images(10_000, 1), device, held=options.count // 10)
     for network in options.networks:
         for batch in options.batches:
             for slots in options.slots:
-                speed(network, batch, slots, device, data)
+                speed(network, batch, slots, device, data, not options.plain)
                 gc.collect()
                 if device.type == "cuda":
                     torch.cuda.empty_cache()

@@ -36,6 +36,7 @@ class Settings:
     decay: float = 5e-4
     smoothing: float = 0.0
     nesterov: bool = True
+    fused: bool = True  # on a GPU: batch norm, ReLU and pooling by kernels of our own
 
 
 class Data:
@@ -95,6 +96,7 @@ class Slot:
         for module in self.model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.num_batches_tracked = None  # a kernel in every layer, and nobody reads it
+        self.answers, self.fused = self._training_pass()
         self.parameters = list(self.model.parameters())
         self.momenta = [torch.zeros_like(p) for p in self.parameters]
         places = {id(p): i for i, p in enumerate(self.parameters)}
@@ -116,6 +118,16 @@ class Slot:
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._all: list[torch.cuda.CUDAGraph] = []
         self.trouble: dict[str, str] = {}  # what could not be recorded, and why
+
+    def _training_pass(self) -> tuple[Callable[[Tensor], Tensor], bool]:
+        """What a step calls for the model's answers, and whether it takes the fused kernels."""
+        if self.on_gpu and self.settings.fused and isinstance(self.model, torch.nn.Sequential):
+            try:
+                from experiments.fused import training_pass  # needs Triton
+            except ImportError:
+                return self.model, False
+            return training_pass(self.model), True
+        return self.model, False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -190,7 +202,7 @@ class Slot:
         x, y = self.data.loader.make(draw)
         x = x.contiguous(memory_format=torch.channels_last)
         with self._precision():
-            loss = cross_entropy(self.model(x), y, label_smoothing=self.settings.smoothing)
+            loss = cross_entropy(self.answers(x), y, label_smoothing=self.settings.smoothing)
         total = loss
         if regularised:
             assert self.regulariser is not None
