@@ -293,6 +293,16 @@ def test_shares_cover_every_unit_once():
         made = tables.build(shapes, [1] * 4, [(0, 0)] * 4, [0, 0, 1, 1], programs)
         assert sorted(made.programs) == list(made.programs)
         assert made.programs[-1] == len(made.segments)
+        # Each program reports once for a group that it walks whole vectors of, each split once.
+        owners = np.repeat(np.arange(len(made.programs) - 1), np.diff(made.programs))
+        for group, (_, _, _, expected) in enumerate(made.groups.tolist()):
+            whole = (made.segments[:, 1] == group) & (made.segments[:, 2] != tables.SPLIT)
+            splits = sum(row[1] == group for row in made.splits.tolist() if row[4])
+            assert expected == len(set(owners[whole])) + splits
+            last = made.segments[whole, -1]
+            assert last.sum() == expected - splits
+            for owner in set(owners[whole]):
+                assert made.segments[whole & (owners == owner)][-1, -1] == 1
         for tensor, shape in enumerate(shapes):
             mine = made.segments[made.segments[:, 0] == tensor]
             spans = sorted((first, end) for first, end in mine[:, 3:5].tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,10 @@ class DeviceProjection(Projection[Any]):
             _put(self, "known", read(call.tables, numbers, self.group))
         assert self.known is not None
         return self.known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, or what is pickled, has the numbers.
+        return Projection, tuple(getattr(self, each.name) for each in fields(Projection))
 
     value = property(lambda self: self.shown)
     target = property(lambda self: self.call.targets[self.group])

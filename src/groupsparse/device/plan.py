@@ -175,6 +175,10 @@ class Projector:
             assert shape is not None
         return shape
 
+    def _places(self) -> list[int]:
+        """Where all tensors lie."""
+        return [x.data_ptr() for x in (*self.tensors, *(() if self.in_place else self.outputs))]
+
     def _addresses(self) -> list[tuple[int, int]]:
         """Where the kernel reads and writes each of the tensors that it walks."""
         pairs = [
@@ -204,7 +208,7 @@ class Projector:
         self.kept = zeros(tables.slots if self.weighted else 0, KEPT_FIELDS)
         # Of the kernels' own: a meeting, each group's round, arrivals of groups and of splits.
         self.counters = zeros(1 + 2 * self.groups + splits, dtype=torch.int64)
-        self.places: list[int] = []  # the addresses that are in the table, once bound
+        self.places = self._places()  # the addresses that are in the table
         self.weight_table: tuple[NDArray[np.int64], Tensor] | None = None
         self.targets: list[float] = []
         self.plain_settings = np.empty(0)  # for these targets, without a start
@@ -223,7 +227,7 @@ class Projector:
         self.all_dtypes = int(np.bitwise_or.reduce(kinds))
         table = np.asarray([laid.row for laid in self.laid], dtype=np.int64)
         if self.weight_table is None or not np.array_equal(table, self.weight_table[0]):
-            self.weight_table = table, torch.from_numpy(table).to(self.device)
+            self.weight_table = table, torch.from_numpy(table).to(self.device, non_blocking=True)
 
     @property
     def workspace(self) -> int:
@@ -242,13 +246,11 @@ class Projector:
         """Work on other tensors from now on, which lie in memory like those before."""
         self.tensors = list(tensors)
         self.outputs = self.tensors if outputs is None else list(outputs)
-        places = [x.data_ptr() for x in self.tensors]
-        if outputs is not None:
-            places += [x.data_ptr() for x in self.outputs]
+        places = self._places()
         if places != self.places:
             self._refuse_overlap()
             self.tables.tensors[:, :2] = self._addresses()
-            self.on_device[0].copy_(torch.from_numpy(self.tables.tensors))
+            self.on_device[0].copy_(torch.from_numpy(self.tables.tensors), non_blocking=True)
             self.places = places
         self.weights = list(weights or [])
         self._lay_weights()

@@ -37,6 +37,9 @@ TILES = {
 }
 # What a byte costs beside one of long rows that can be loaded in wide pieces.
 COSTS = {ROWS_16: 1.5, ROWS_64: 1.2, ROWS_128: 1.2, ROWS_LOOSE: 3.5, COLUMNS_16: 1.5, COLUMNS: 1.2}
+# What each vector of a tile costs beside its entries, in entries; what a program's first look at a
+# tensor costs, beside all that it walks. Nobody may wait for the one with five small tensors.
+FINISHING, BEGINNING = 100.0, 0.25
 WEIGHTED_TILES = {ROWS_16: (64, 16), ROWS_LONG: (8, 128), COLUMNS_16: (64, 16), COLUMNS: (8, 128)}
 # Too long for a tile: two numbers wait per vector.
 KEEPS_SLOTS = (ROWS_LONG, ROWS_LONGER, ROWS_LOOSE, COLUMNS)
@@ -152,10 +155,12 @@ def build(
         sampled = [0] * len(sampled)
         kinds = [weighted_kind_of(shape) for shape in shapes]
     costs = [
-        shape.entries * shape.item * COSTS.get(kind, 1.0)
+        shape.entries * shape.item * (COSTS.get(kind) or 1.0 + FINISHING / shape.length)
         for shape, kind in zip(shapes, kinds, strict=True)
     ]
-    builder = _Builder(sum(costs) / programs, programs, max(groups) + 1, sampled, weighted)
+    beginning = BEGINNING * sum(costs) / programs
+    share = sum(costs, beginning * len(costs)) / programs
+    builder = _Builder(share, beginning, programs, max(groups) + 1, sampled, weighted)
     for row in zip(shapes, dtypes, addresses, groups, kinds, costs, strict=True):
         builder.add(*row)
     return builder.finish()
@@ -174,13 +179,20 @@ def _sampling(shapes: Sequence[Shape], groups: Sequence[int]) -> list[int]:
 
 class _Builder:
     def __init__(
-        self, share: float, programs: int, groups: int, sampled: list[int], weighted: bool
+        self,
+        share: float,
+        beginning: float,
+        programs: int,
+        groups: int,
+        sampled: list[int],
+        weighted: bool,
     ) -> None:
         self.share, self.programs, self.sampled = share, programs, sampled
+        self.beginning = beginning
         self.keeps = tuple(WEIGHTED_TILES) if weighted else KEEPS_SLOTS
         self.tiles = WEIGHTED_TILES if weighted else TILES
         self.weighted = weighted
-        self.offset = 0.0  # bytes before the next tensor
+        self.offset = 0.0  # costs before the next tensor
         self.slot = self.part = self.kinds = 0
         self.aligned = True  # every split vector
         self.tensors: list[list[int]] = []
@@ -264,7 +276,8 @@ class _Builder:
 
     def _shares(self, units: int, cost: float) -> list[tuple[int, int, int]]:
         """Who walks which of a run of units that cost the same."""
-        begin, end = self.offset, self.offset + units * cost
+        begin = self.offset + self.beginning
+        end = begin + units * cost
         self.offset = end
         first = int(begin / self.share)
         last = min(math.ceil(end / self.share), self.programs)
