@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 import groupsparse as gs
 from tests.nmf.problems import error, exact, noisy, start
@@ -146,6 +147,23 @@ def test_float32_stays_float32() -> None:
     double, _ = fitted(noisy(), hoyer_H=0.6, max_iter=10)
     single, _ = fitted(noisy().astype(np.float32), hoyer_H=0.6, max_iter=10)
     np.testing.assert_allclose(single.components_, double.components_, atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(300, 30_000), (30_000, 300)])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_the_loss_of_float32_data_is_right(shape: tuple[int, int], tensor: bool) -> None:
+    """Of a small error the long sums cancel: each must be right to 1e-7 of its size."""
+    rng, (n, m), r = np.random.default_rng(0), shape, 10
+    w, h = rng.random((n, r)) * (rng.random((n, r)) < 0.5), rng.random((r, m))
+    x = (w @ h * (1.0 + 0.03 * rng.uniform(-1.0, 1.0, (n, m)))).astype(np.float32)
+    given = torch.from_numpy(x) if tensor else x
+    model = GroupSparseNMF(r, init="custom", max_iter=3, tol=0)
+    codes = model.fit_transform(given, W=w.astype(np.float32), H=h.astype(np.float32))
+    exact = x.astype(float) - np.asarray(codes).astype(float) @ np.asarray(model.components_)
+    assert 0.012 < model.loss_curve_[-1] < 0.03
+    assert model.loss_curve_[-1] == pytest.approx(
+        np.linalg.norm(exact) / np.linalg.norm(x.astype(float)), abs=3e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from ..sparsity import average_hoyer
-from .arrays import Vector, as_vector, copy, dot, is_tensor, like, on_host, row_squares
+from .arrays import (
+    Vector,
+    as_dtype_of,
+    as_vector,
+    copy,
+    dot,
+    gram_of,
+    is_tensor,
+    like,
+    on_host,
+    row_squares,
+)
 from .samples import Samples, State, Sums, extrapolated
 from .updates import ShrunkHals, Update
 
@@ -259,7 +270,7 @@ class _Search:
     def step(self) -> None:
         momentum = self.extrapolation.momentum
         state, sums = self.samples.advance(self.state, self.point, momentum)
-        h = self.update_h(self.point, sums.patterns, sums.gram)
+        h = self.update_h(self.point, sums.patterns, as_dtype_of(sums.gram, self.point))
         loss, codes, parts = self._look(state, sums, h)
         if loss < self.outcome.best.loss:
             self.outcome.best = Best(state, h, loss, np.sqrt(codes))
@@ -283,7 +294,7 @@ class _Search:
     def _look(self, state: State, sums: Sums, h: Any) -> tuple[float, Vector, Vector]:
         """‖X − WH‖/‖X‖, and the squared norms of the rows of W and of H, in one transfer."""
         (linear,), (square,), codes, parts = on_host(
-            dot(sums.patterns, h), dot(sums.gram, h @ h.T), sums.gram.diagonal(), row_squares(h)
+            dot(sums.patterns, h), dot(sums.gram, gram_of(h)), sums.gram.diagonal(), row_squares(h)
         )
         norm = self.samples.squared_norm
         if norm == 0.0:

@@ -11,14 +11,13 @@ from dask.delayed import delayed
 
 from ..dual import Point, Search, find_root
 from ..errors import InvalidInput
-from .arrays import Vector, as_vector, row_squares
+from .arrays import Vector, as_vector, gram_of, row_squares
 from .constraints import Multiplier
 from .samples import (
     State,
     Sums,
     column_sums,
     extrapolated,
-    gram_of,
     patterns,
     scores,
     squared_residual,
