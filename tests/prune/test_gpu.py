@@ -8,14 +8,15 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from groupsparse import NonFiniteInput, prune
-from groupsparse.prune import cutting
+from groupsparse.prune import cutting, freezing
 from groupsparse.prune.gpu import masking, selecting, tables
 from groupsparse.prune.packing import PackedMask
 from tests.on_device import DEVICE, ON_GPU
@@ -191,23 +192,106 @@ def test_masked_entries_become_zero(given: Callable[[], Tensor], dtype: torch.dt
     assert torch.equal(values, expected)
 
 
-def test_frozen_masks_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original = masking.zero_
+class SpiedSweep(masking.Sweep):
+    """Notes how many tensors each call was given, and how many it left to others."""
 
-    def spy(values: Tensor, bits: Tensor) -> bool:
-        sizes.append(values.numel())
-        return original(values, bits)
+    calls: ClassVar[list[tuple[int, int]]] = []
 
-    monkeypatch.setattr(masking, "zero_", spy)
-    layer = nn.Linear(30, 20, device=DEVICE)
-    optimizer = torch.optim.Adam(layer.parameters())
-    masks = prune.cut(layer, sparsity=0.9)
-    with masks.frozen(layer, optimizer):
-        layer(torch.randn(4, 30, device=DEVICE)).square().sum().backward()
+    def zero_(self, values: Sequence[Tensor], bits: Sequence[Tensor]) -> Sequence[int]:
+        left = super().zero_(values, bits)
+        self.calls.append((len(values), len(left)))
+        return left
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    monkeypatch.setattr(freezing, "Sweep", SpiedSweep)
+    SpiedSweep.calls = []
+    return SpiedSweep.calls
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels of masks that were launched."""
+    from groupsparse.prune.gpu import kernels
+
+    seen: list[str] = []
+
+    class Counted:
+        def __init__(self, name: str) -> None:
+            self.name, self.kernel = name, getattr(kernels, name)
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+            seen.append(self.name)
+            return self.kernel[grid]  # type: ignore[no-any-return]
+
+    for name in ("zero", "zero_all"):
+        monkeypatch.setattr(kernels, name, Counted(name))
+    return seen
+
+
+def test_frozen_masks_take_one_launch_before_and_one_after_a_step(
+    sweeps: list[tuple[int, int]], launches: list[str]
+) -> None:
+    model = network()
+    held = model[1].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    masks = prune.cut(model, sparsity=0.9)
+    with masks.frozen(model, optimizer):
+        launches.clear()
+        for step in range(3):
+            for parameter in model.parameters():  # new ones, elsewhere, and of all formats
+                parameter.grad = torch.randn_like(parameter)
+            before = {name: parameter._version for name, parameter in model.named_parameters()}
+            optimizer.step()
+            assert launches == ["zero_all"] * 2 * (step + 1)
+            for name, mask in masks.items():
+                parameter = model.get_parameter(name)
+                assert not parameter.detach()[~mask].any()
+                assert not parameter.grad[~mask].any()
+                assert parameter.grad[mask].all()
+                assert parameter._version >= before[name] + 2  # the step's and ours
+    assert sweeps == [(6, 0)] * 6
+    assert held.detach().count_nonzero() == masks["1.weight"].sum()
+
+
+def test_what_the_sweep_cannot_do_goes_the_plain_way(
+    sweeps: list[tuple[int, int]], launches: list[str]
+) -> None:
+    model = network()
+    model[2].to(torch.float64)
+    strided = nn.Conv3d(2, 3, 4, device=DEVICE)
+    strided.weight = nn.Parameter(torch.randn(4, 4, 4, 2, 3, device=DEVICE).permute(4, 0, 3, 1, 2))
+    model.append(strided)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    masks = prune.cut(model, sparsity=0.9)
+    with masks.frozen(model, optimizer):
+        launches.clear()
+        model[0].weight.grad = None
+        for parameter in list(model.parameters())[1:]:
+            parameter.grad = torch.randn_like(parameter)
         optimizer.step()
-    assert sizes == [600] * 3  # when it begins, the gradient, the parameter
-    assert prune.Masks.of(layer) == masks
+    assert sweeps == [(6, 1), (7, 1)]
+    assert launches == ["zero_all"] * 4  # float32 and float64, before and after
+    for name, mask in masks.items():
+        assert not model.get_parameter(name).detach()[~mask].any()
+
+
+def test_a_sweep_follows_what_moves() -> None:
+    """New values at old addresses, old formats at new ones, new formats, another mask."""
+    sweep = masking.Sweep()
+    values = [torch.randn(70, 130, device=DEVICE), torch.randn(9, 5, device=DEVICE)]
+    masks = [PackedMask.pack(torch.rand(x.shape, device=DEVICE) < 0.5) for x in values]
+    moved = [torch.randn_like(x) for x in values]
+    turned = [torch.randn(x.shape[::-1], device=DEVICE).t() for x in values]
+    others = [PackedMask.pack(torch.rand(x.shape, device=DEVICE) < 0.5) for x in values]
+    for given, held in ((values, masks), (values, masks), (moved, masks), (turned, masks),
+                        (turned, others), (values[1:], masks[1:]), ([], [])):  # fmt: skip
+        for x in given:
+            x.normal_()
+        expected = [x.masked_fill(~mask.unpack(), 0) for x, mask in zip(given, held, strict=True)]
+        assert list(sweep.zero_(given, [mask.bits for mask in held])) == []
+        assert all(map(torch.equal, given, expected))
 
 
 @pytest.mark.parametrize(

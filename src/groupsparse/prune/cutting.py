@@ -170,13 +170,15 @@ def _cut_at_once(competitions: Sequence[Competition]) -> Masks | None:
     outcome = selecting.cut_(contests, [competition.zeros for competition in competitions])
     if outcome is None:
         return None
-    if not outcome.finite:
-        refuse_non_finite([entrant.contested() for entrant in entrants])
     found = [entrant.target for entrant in entrants]
-    warn_of_collapse(found, outcome.nonzero, stacklevel=6)
-    return Masks(
+    masks = Masks(  # made while the device works
         {
             target.name: PackedMask(bits, tuple(target.parameter.shape))
             for target, bits in zip(found, outcome.bits, strict=True)
         }
     )
+    finite, nonzero = outcome.wait()
+    if not finite:
+        refuse_non_finite([entrant.contested() for entrant in entrants])
+    warn_of_collapse(found, nonzero, stacklevel=6)
+    return masks

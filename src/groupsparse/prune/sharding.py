@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-if dist.is_available():
+_AVAILABLE = dist.is_available()
+if _AVAILABLE:
     from torch.distributed.tensor import DTensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether other processes hold other parts of this tensor."""
-    return dist.is_available() and isinstance(tensor, DTensor)
+    return _AVAILABLE and isinstance(tensor, DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:

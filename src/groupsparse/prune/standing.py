@@ -44,13 +44,6 @@ class Standing:
         self._plan: Projector | None = None
         self._made_for: tuple[Any, ...] = ()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The addresses in a plan are those of this model; a copy has other parameters.
-        return {"groups": self._groups}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["groups"])  # type: ignore[misc]
-
     @torch.no_grad()
     def project_(
         self, targets: Sequence[float], starts: Sequence[float | Projection[Any]] | None
@@ -113,4 +106,3 @@ def _stream(parameter: Tensor) -> int:
     if not parameter.is_cuda:
         return 0
     return int(torch.cuda.current_stream(parameter.device).cuda_stream)
-

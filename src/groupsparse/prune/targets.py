@@ -7,8 +7,8 @@ module, in any of the three ways, names everything inside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -45,20 +45,24 @@ class Target:
     owner: nn.Module
 
 
-@dataclass
+@dataclass(slots=True)
 class _Candidate:
-    """A parameter with everything a pattern may be compared to, under all of its names."""
+    """A parameter with everything a pattern may be compared to, under all of its names.
+
+    ``parts`` and ``classes`` are sets that candidates share: names and classes of what encloses it.
+    """
 
     parameter: nn.Parameter
     owner: nn.Module
-    names: list[str] = field(default_factory=list)
-    parts: set[str] = field(default_factory=set)
-    classes: set[str] = field(default_factory=set)
+    names: list[str]
+    parts: list[frozenset[str]]
+    classes: list[frozenset[str]]
 
     @property
     def plain(self) -> bool:
         """Whether only its own full name selects it: biases, and what belongs to a norm."""
-        if isinstance(self.parameter, nn.parameter.UninitializedParameter):
+        kind: type = type(self.parameter)
+        if kind is nn.parameter.UninitializedParameter:
             return False  # let it be selected, and refused with a reason
         return self.parameter.ndim < 2 or isinstance(self.owner, _NORMS)
 
@@ -113,11 +117,8 @@ def select(
     """
     wanted, unwanted = as_patterns(targets), as_patterns(ignore)
     candidates = _candidates(bare(model))
-    chosen = [
-        candidate
-        for candidate in candidates
-        if _selects(wanted, candidate) and not any(_matches(p, candidate) for p in unwanted)
-    ]
+    taken, left = _Selection(wanted), _Selection(unwanted)
+    chosen = [c for c in candidates if taken.selects(c) and not (unwanted and left.matches(c))]
     if not chosen:
         raise InvalidInput(_nothing_matched(wanted, unwanted, candidates))
     for candidate in chosen:
@@ -140,7 +141,7 @@ class Matcher:
 
     def __call__(self, pattern: Pattern, target: Target) -> bool:
         (text,) = as_patterns(pattern)
-        return _matches(text, self.candidates[id(target.parameter)])
+        return _Selection((text,)).matches(self.candidates[id(target.parameter)])
 
 
 def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
@@ -164,26 +165,47 @@ def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
 
 def _candidates(model: nn.Module) -> list[_Candidate]:
     found: dict[int, _Candidate] = {}
-    modules = {clean_name(name): module for name, module in model.named_modules()}
-    places: dict[str, _Place] = {"": (frozenset(), frozenset())}
-    for path, module in model.named_modules(remove_duplicate=False):
-        if not module._parameters:
-            continue
-        parts, classes = _place(clean_name(path), modules, places)
+    for path, module, (parts, classes) in _places(model):
+        own_classes = _class_names(type(module).__mro__)
+        buffers = module._buffers
         for own, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            if module._buffers and f"{own.removesuffix('_orig')}_mask" in module._buffers:
+            if buffers and f"{own.removesuffix('_orig')}_mask" in buffers:
                 raise InvalidInput(
                     f"{path or 'the model'} was pruned by torch.nn.utils.prune ({own!r} and its "
                     "mask); call prune.import_from_torch_prune(model) first"
                 )
-            candidate = found.setdefault(id(parameter), _Candidate(parameter, module))
             name = clean_name(f"{path}.{own}")
-            candidate.names.append(name)
-            candidate.parts.update(parts, (name,))
-            candidate.classes.update(classes, _class_names(type(module).__mro__))
+            candidate = found.get(id(parameter))
+            if candidate is None:
+                found[id(parameter)] = _Candidate(
+                    parameter, module, [name], [parts], [own_classes, classes]
+                )
+            else:
+                candidate.names.append(name)
+                candidate.parts.append(parts)
+                candidate.classes += (own_classes, classes)
     return list(found.values())
+
+
+def _places(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Place]]:
+    """Every module with parameters of its own under each of its paths, and what encloses it."""
+    walk = _walk(model, "")
+    modules = {clean_name(path): module for path, module in walk}
+    places: dict[str, _Place] = {"": (frozenset(), frozenset())}
+    for path, module in walk:
+        if module._parameters:
+            yield path, module, _place(clean_name(path), modules, places)
+
+
+def _walk(module: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
+    """``named_modules(remove_duplicate=False)``, whose nested generators take twice the time."""
+    found = [(path, module)]
+    for name, child in module._modules.items():
+        if child is not None:
+            found += _walk(child, f"{path}.{name}" if path else name)
+    return found
 
 
 _Place = tuple[frozenset[str], frozenset[str]]
@@ -204,17 +226,32 @@ def _class_names(mro: tuple[type, ...]) -> frozenset[str]:
     return frozenset(kind.__name__ for kind in mro)
 
 
-def _matches(pattern: str, candidate: _Candidate) -> bool:
-    if pattern.startswith("re:"):
-        expression = re.compile(pattern[3:])
-        return any(expression.fullmatch(part) for part in candidate.parts)
-    return pattern in candidate.parts or pattern in candidate.classes
+class _Selection:
+    """Patterns, sorted into names and regular expressions once for all candidates."""
 
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.names = frozenset(patterns)
+        self.expressions = [re.compile(p[3:]) for p in self.names if p.startswith("re:")]
 
-def _selects(patterns: Iterable[str], candidate: _Candidate) -> bool:
-    if candidate.plain:
-        return any(pattern in candidate.names for pattern in patterns)
-    return any(_matches(pattern, candidate) for pattern in patterns)
+    def matches(self, candidate: _Candidate) -> bool:
+        """Whether a pattern names it, or what encloses it."""
+        wanted = self.names
+        for several in (candidate.classes, candidate.parts):
+            for each in several:
+                if not wanted.isdisjoint(each):
+                    return True
+        if not wanted.isdisjoint(candidate.names):
+            return True
+        if not self.expressions:
+            return False
+        texts = frozenset(candidate.names).union(*candidate.parts)
+        return any(e.fullmatch(text) for e in self.expressions for text in texts)
+
+    def selects(self, candidate: _Candidate) -> bool:
+        """The same, but for biases and norms, which only their own full names select."""
+        if candidate.plain:
+            return not self.names.isdisjoint(candidate.names)
+        return self.matches(candidate)
 
 
 def _nothing_matched(
@@ -248,9 +285,11 @@ def _refuse_computed(candidate: _Candidate, wanted: tuple[str, ...]) -> None:
 
 def _is_computed_from(candidate: _Candidate) -> bool:
     """Whether torch.nn.utils.parametrize, or the older hooks, make a weight of this parameter."""
-    if "ParametrizationList" in candidate.classes:
+    if any("ParametrizationList" in classes for classes in candidate.classes):
         return True
     hooks = candidate.owner._forward_pre_hooks.values()
+    if not hooks:
+        return False
     made = [getattr(hook, "name", "") for hook in hooks if type(hook).__name__ in _OLDER_NORMS]
     sources = {f"{weight}_{part}" for weight in made for part in ("g", "v", "orig")}
     return any(name.rpartition(".")[2] in sources for name in candidate.names)

@@ -2,13 +2,15 @@
 
 A program owns one block of one tensor, in row-major order whatever the strides are: ties go in that
 order, and so do the bits of a mask. The selection never leaves the device: histograms of eight bits
-of the keys at a time, each followed by one small program that chooses the bucket.
+of the keys at a time, and the last program of a group chooses its bucket.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from ...kernels.triton_rounds import is_last
 
 # The columns of a table of tensors; see `cutting`.
 COLUMNS = tl.constexpr(18)
@@ -65,10 +67,28 @@ def _keys(row, entry, inside, ABSOLUTE: tl.constexpr, DTYPE: tl.constexpr):  # t
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _choose(counts, state):  # type: ignore[no-untyped-def]
+    """Extend the leading bits of one group's cutoff by the bucket in which it lies."""
+    bins = tl.arange(0, BINS)
+    own = tl.load(counts + bins, volatile=True)  # others wrote it while this program ran
+    begin, wanted = tl.load(state), tl.load(state + 1)
+    below = tl.cumsum(own.to(tl.int64), axis=0) < wanted
+    bucket = tl.sum(below.to(tl.int64), axis=0)
+    wanted -= tl.sum(tl.where(below, own, 0).to(tl.int64), axis=0)
+    ties = tl.sum(tl.where(bins == bucket, own, 0).to(tl.int64), axis=0)
+    tl.store(state, begin * BINS + bucket)
+    tl.store(state + 1, wanted)
+    tl.store(state + 2, (ties != wanted).to(tl.int64))
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def count(  # type: ignore[no-untyped-def]
     table,
     tensors,
     counts,
+    arrived,
+    group_begins,
+    groups,
     states,
     found,
     SHIFT: tl.constexpr,
@@ -78,7 +98,10 @@ def count(  # type: ignore[no-untyped-def]
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Count the digit at SHIFT of all keys that begin like their group's cutoff."""
+    """Count the digit at SHIFT of all keys that begin like their group's cutoff, and choose it.
+
+    The last program of a group to get here sees all counts of the group: it extends the cutoff.
+    """
     program = tl.program_id(0)
     row = table + _tensor(table, tensors, program, PADDED) * COLUMNS
     block = program - tl.load(row + FIRST).to(tl.int32)
@@ -97,24 +120,14 @@ def count(  # type: ignore[no-untyped-def]
         digit = tl.where(wanted, (keys >> SHIFT) & 0xFF, 0).to(tl.int32)
         bins = tl.arange(0, BINS)
         own = tl.histogram(digit, BINS) - tl.where(bins == 0, BLOCK - total, 0)
-        tl.atomic_add(counts + group * BINS + bins, own, mask=own > 0)
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def choose(counts, states):  # type: ignore[no-untyped-def]
-    """Extend the leading bits of one group's cutoff by the bucket in which it lies."""
-    group = tl.program_id(0)
-    bins = tl.arange(0, BINS)
-    own = tl.load(counts + group * BINS + bins)
-    state = states + group * STATE
-    begin, wanted = tl.load(state), tl.load(state + 1)
-    below = tl.cumsum(own.to(tl.int64), axis=0) < wanted
-    bucket = tl.sum(below.to(tl.int64), axis=0)
-    wanted -= tl.sum(tl.where(below, own, 0).to(tl.int64), axis=0)
-    ties = tl.sum(tl.where(bins == bucket, own, 0).to(tl.int64), axis=0)
-    tl.store(state, begin * BINS + bucket)
-    tl.store(state + 1, wanted)
-    tl.store(state + 2, (ties != wanted).to(tl.int64))
+        # Relaxed: what orders them is the one addition by which the program reports.
+        tl.atomic_add(counts + group * BINS + bins, own, mask=own > 0, sem="relaxed")
+    last = tl.num_programs(0)
+    if group + 1 < groups:
+        last = tl.load(group_begins + group + 1).to(tl.int32)
+    programs = last - tl.load(group_begins + group).to(tl.int32)
+    if is_last(arrived + group, programs):
+        _choose(counts + group * BINS, states + group * STATE)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -215,7 +228,7 @@ def zero(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def zero_all(table, tensors, DTYPE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`zero` for every tensor of a table, in which the bits of each have an address of their own."""
+    """`zero` for every tensor of a table, in which the bits of each have their own address."""
     program = tl.program_id(0)
     row = table + _tensor(table, tensors, program, PADDED) * COLUMNS
     entry = (program - tl.load(row + FIRST).to(tl.int32)) * BLOCK + tl.arange(0, BLOCK)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import tables
-from .tables import BLOCK, chunks, layout
+from .tables import BLOCK, Layout, chunks, layout
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_ADDRESS = 7  # the column of a table, as the kernels know it, where a tensor's begins
+# Columns of a table as the kernels know it.
+_ADDRESS, _LAYOUT, _BITS = 7, 8, 15
 _WARPS = 4
 
 
@@ -34,21 +35,41 @@ def zero_(values: Tensor, bits: Tensor) -> bool:
     return True
 
 
-@dataclass
 class _Table:
     """Tensors of one dtype on one device, as the kernel finds them."""
 
-    device: torch.device
-    there: Tensor
-    programs: int
-    tensors: int
-    options: dict[str, Any]
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self.places: list[int] = []  # of its tensors, among all
+        self.rows: list[list[int]] = []
+        self.programs = 0
 
-    def launch(self) -> None:
+    def add(self, place: int, where: Layout, entries: int) -> None:
+        """A tensor with this layout; its addresses come with `send`."""
+        self.places.append(place)
+        self.rows.append([0] * _LAYOUT + [*where, entries, 0, 0, self.programs])
+        self.programs += chunks(entries)
+
+    def send(self, addresses: Sequence[int], bits: Sequence[int]) -> None:
+        """Bring the table onto the device, into new memory: what is queued reads the one before."""
+        numbers = np.array(self.rows, dtype=np.int64)
+        numbers[:, _ADDRESS] = [addresses[place] for place in self.places]
+        numbers[:, _BITS] = [bits[place] for place in self.places]
+        self.there = torch.from_numpy(numbers).to(self.device, non_blocking=True)
+
+    def zero_(self) -> None:
+        """Queue the kernel."""
+        import triton
+        import triton.language as tl
+
         from . import kernels
 
+        names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
         with _at(self.device):
-            kernels.zero_all[(self.programs,)](self.there, self.tensors, **self.options)
+            kernels.zero_all[(self.programs,)](
+                self.there, len(self.rows), DTYPE=names.get(self.dtype, tl.float64),
+                PADDED=triton.next_power_of_2(len(self.rows)), BLOCK=BLOCK, num_warps=_WARPS,
+            )  # fmt: skip
 
 
 class Sweep:
@@ -59,7 +80,8 @@ class Sweep:
     """
 
     def __init__(self) -> None:
-        self._lie: list[Any] = []
+        self._formats: list[Any] = []
+        self._addresses: tuple[list[int], list[int]] = ([], [])
         self._tables: list[_Table] = []
         self._left: list[int] = []
 
@@ -71,52 +93,32 @@ class Sweep:
         """
         if values and values[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return range(len(values))
-        lie: list[Any] = [(x.data_ptr(), x.stride(), x.shape, x.dtype) for x in values]
-        lie += [mask.data_ptr() for mask in bits]
-        if lie != self._lie:
+        formats = [(x.stride(), x.shape, x.dtype, x.device) for x in values]
+        addresses = [x.data_ptr() for x in values], [mask.data_ptr() for mask in bits]
+        if formats != self._formats:
             self._tables, self._left = _tables_of(values, bits)
-            self._lie = lie
+            self._formats, self._addresses = formats, ([], [])
+        if addresses != self._addresses:
+            for table in self._tables:
+                table.send(*addresses)
+            self._addresses = addresses
         for table in self._tables:
-            table.launch()
+            table.zero_()
         return self._left
 
 
-def _tables_of(
-    values: Sequence[Tensor], bits: Sequence[Tensor]
-) -> tuple[list[_Table], list[int]]:
+def _tables_of(values: Sequence[Tensor], bits: Sequence[Tensor]) -> tuple[list[_Table], list[int]]:
     """Tables of the tensors that a kernel can zero, and the places of the others."""
-    rows: dict[tuple[torch.device, torch.dtype], list[list[int]]] = {}
-    programs: dict[tuple[torch.device, torch.dtype], int] = {}
+    found: dict[tuple[torch.device, torch.dtype], _Table] = {}
     left: list[int] = []
     for place, (x, mask) in enumerate(zip(values, bits, strict=True)):
-        kind, entries = (x.device, x.dtype), x.numel()
         where = layout(x) if tables.usable(x.device) and x.dtype in _DTYPES else None
-        if where is None or mask.device != x.device or mask.numel() != -(-entries // 8):
+        if where is None or mask.device != x.device:
             left.append(place)
-            continue
-        begin = programs.get(kind, 0)
-        row = [0] * _ADDRESS + [x.data_ptr(), *where, entries, mask.data_ptr(), 0, begin]
-        rows.setdefault(kind, []).append(row)
-        programs[kind] = begin + chunks(entries)
-    return [_table(rows[kind], *kind, count) for kind, count in programs.items() if count], left
-
-
-def _table(
-    rows: list[list[int]], device: torch.device, dtype: torch.dtype, programs: int
-) -> _Table:
-    import triton
-    import triton.language as tl
-
-    names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-    options = {
-        "DTYPE": names.get(dtype, tl.float64),
-        "PADDED": triton.next_power_of_2(len(rows)),
-        "BLOCK": BLOCK,
-        "num_warps": _WARPS,
-    }
-    # New memory each time: launches that are still queued read the table before.
-    there = torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True)
-    return _Table(device, there, programs, len(rows), options)
+        elif x.numel() > 0:
+            kind = x.device, x.dtype
+            found.setdefault(kind, _Table(*kind)).add(place, where, x.numel())
+    return list(found.values()), left
 
 
 def _at(device: torch.device) -> torch.cuda.device:

@@ -1,10 +1,11 @@
-"""The cut of many tensors on one CUDA device: one table, a dozen launches, one wait at the end."""
+"""The cut of many tensors on one CUDA device: one table, seven launches, one wait at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,11 +30,15 @@ class Contest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the cut did: nothing at all, where a score was not finite."""
+    """What the cut does: nothing at all, where a score is not finite."""
 
-    finite: bool
     bits: tuple[Tensor, ...]
-    nonzero: tuple[int, ...]
+    found: Tensor
+
+    def wait(self) -> tuple[bool, list[int]]:
+        """Wait for the device: whether all scores are finite, and what is not zero of each."""
+        infinite, *nonzero = self.found.tolist()
+        return not infinite, nonzero
 
 
 def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome | None:
@@ -66,10 +71,14 @@ def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome | None:
         begins[contest.group] = start
     # One copy to the device: the table, the groups' states, and where each group begins.
     states = [number for k in wanted for number in (0, k, 0)]
-    flat = torch.tensor([*rows, *states, *begins], dtype=torch.int64).to(device, non_blocking=True)
+    numbers = np.array([*rows, *states, *begins], dtype=np.int64)
+    flat = torch.from_numpy(numbers).to(device, non_blocking=True)
     table, state, group_begins = torch.split(flat, [len(rows), len(states), len(begins)])
-    counts = torch.zeros(4, len(wanted) * 256, dtype=torch.int32, device=device)
-    found = torch.zeros(1 + len(contests), dtype=torch.int32, device=device)
+    groups, many = len(wanted), len(contests)
+    # The groups' counts of each digit, how many of their programs are done, and what is found.
+    sizes = [groups * 256] * 4 + [-(-groups // 4) * 4, 1 + many]
+    zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+    *counts, arrived, found = torch.split(zeros, sizes)
     bits = torch.empty(size, dtype=torch.uint8, device=device)
     ties = torch.empty(programs, dtype=torch.int32, device=device)
     types = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -80,20 +89,20 @@ def cut_(contests: Sequence[Contest], wanted: Sequence[int]) -> Outcome | None:
         "BLOCK": BLOCK,
         "num_warps": _WARPS,
     }
-    grid, many = (programs,), len(contests)
+    grid = (programs,)
     with torch.cuda.device(device if device.type == "cuda" else -1):  # -1: no device, no change
         for digit, shift in enumerate(range(_TOP, -1, -8)):
-            own = counts[digit]
-            kernels.count[grid](table, many, own, state, found, shift, _TOP, **options)
-            kernels.choose[(len(wanted),)](own, state, num_warps=4)
+            kernels.count[grid](
+                table, many, counts[digit], arrived, group_begins, groups, state, found, shift,
+                _TOP, **options,
+            )  # fmt: skip
         kernels.count_ties[grid](table, many, state, ties, **options)
         earlier = ties.cumsum(0)
         kernels.cut[grid](
             table, many, state, ties, earlier, group_begins, found, bits,
             PARAMETERS=types[parameters[0].dtype], **options,
         )  # fmt: skip
-    infinite, *nonzero = found.tolist()  # the only wait
-    return Outcome(not infinite, _pieces(bits, contests), tuple(nonzero))
+    return Outcome(_pieces(bits, contests), found)
 
 
 def _rows(
@@ -124,6 +133,9 @@ def _room(entries: int) -> int:
 
 
 def _pieces(bits: Tensor, contests: Sequence[Contest]) -> tuple[Tensor, ...]:
-    entries = [contest.parameter.numel() for contest in contests]
-    padded = torch.split(bits, [_room(count) for count in entries])
-    return tuple(piece[: -(-count // 8)] for piece, count in zip(padded, entries, strict=True))
+    sizes = []  # of each mask, and of what is left of its room
+    for contest in contests:
+        entries = contest.parameter.numel()
+        own = -(-entries // 8)
+        sizes += [own, _room(entries) - own]
+    return torch.split(bits, sizes)[::2]
