@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import statistics
 import time
@@ -52,8 +53,13 @@ def sets(quick: bool) -> dict[str, tuple[Callable[[], list[Tensor]], float]]:
     }
 
 
-def run(quick: bool) -> dict[str, Any]:
-    """Time every case, and compare it with an independent answer in float64."""
+def run(
+    quick: bool, keep: Callable[[dict[str, Any]], object] = lambda results: None
+) -> dict[str, Any]:
+    """Time every case, and compare it with an independent answer in float64.
+
+    ``keep`` gets what there is after each set: a run on a machine that is gone leaves that behind.
+    """
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.gpu needs a CUDA device")
     torch.manual_seed(SEED)
@@ -72,20 +78,21 @@ def run(quick: bool) -> dict[str, Any]:
                 case = _case(tensors, target, shared)
                 results["cases"].append({"name": name, "must": must, **case})
                 print(results["cases"][-1], flush=True)
-        if name == "ResNet-50":
-            weights = [torch.rand_like(x) + 0.5 for x in tensors]
-            case = _case(tensors, 0.8, False, weights=weights)
-            results["cases"].append({"name": "ResNet-50, weighted", **case})
-            print(results["cases"][-1], flush=True)
-            del weights
+        keep(results)
         if name in ("ResNet-50", "one 11008 × 4096"):
             results["rivals"][name] = _rivals(tensors, quick)
             print(results["rivals"][name], flush=True)
         del tensors
+        keep(results)
         torch.cuda.empty_cache()
     for name, x, axis in _odd_shapes(quick):
         results["shapes"].append({"name": name, **_case([x], 0.9, False, axis=axis)})
         print(results["shapes"][-1], flush=True)
+        keep(results)
+    tensors = parameters_of(resnet50())
+    case = _case(tensors, 0.8, False, weights=[torch.rand_like(x) + 0.5 for x in tensors])
+    results["cases"].append({"name": "ResNet-50, weighted", **case})
+    print(results["cases"][-1], flush=True)
     return results
 
 
@@ -298,7 +305,8 @@ def report(results: dict[str, Any]) -> str:
         "events, data restored before each call, a reusable plan (`gs.Projector`) in place. *Cold* "
         f"has no start; *start* is the multiplier of the same values with {NOISE:.0%} of noise. "
         "*Error* is that of the largest entry against a bisection in float64, relative to the "
-        "largest entry; *residual* that of the average.",
+        "largest entry; *residual* that of the average. A row with a commit was measured at that "
+        "one, in an earlier run.",
         table(_HEADINGS, [_row(case, bandwidth) for case in results["cases"]]),
         "Other shapes, hoyer 0.9:",
         table(_HEADINGS, [_row(case, bandwidth) for case in results["shapes"]]),
@@ -311,7 +319,7 @@ def report(results: dict[str, Any]) -> str:
 
 _HEADINGS = (
     "tensors", "multipliers", "hoyer", "copy ms", "cold ms", "× copy", "must", "start ms", "× copy",
-    "passes cold / start", "bytes / bandwidth", "workspace", "error", "residual",
+    "passes cold / start", "bytes / bandwidth", "workspace", "error", "residual", "of commit",
 )  # fmt: skip
 
 
@@ -333,6 +341,7 @@ def _row(case: dict[str, Any], bandwidth: float) -> tuple[str, ...]:
         f"{case['workspace']:.2%}",
         f"{case['error']:.0e}",
         f"{case['residual']:.0e}",
+        case.get("commit", "")[:10],
     )
 
 
@@ -344,11 +353,16 @@ def main() -> None:
     options = parser.parse_args()
     began = time.perf_counter()
     load = round(os.getloadavg()[0], 2)
-    results = run(options.quick)
-    seconds = time.perf_counter() - began
+    faulthandler.dump_traceback_later(60, exit=False)  # where it hangs, should it hang
     parameters = {"quick": options.quick, "load before": load}
-    record.save("gpu", results, seconds=seconds, seed=SEED, parameters=parameters,
-                folder=options.out)  # fmt: skip
+
+    def keep(results: dict[str, Any]) -> None:
+        seconds = time.perf_counter() - began
+        record.save("gpu", results, seconds=seconds, seed=SEED, parameters=parameters,
+                    folder=options.out)  # fmt: skip
+
+    results = run(options.quick, keep)
+    keep(results)
     print(report(results))
 
 

@@ -109,6 +109,8 @@ def setup(found: Mapping[str, Any], wanted: str, runs: Sequence[Mapping[str, Any
     first = mine[0][1]
     options = options_of(found, wanted)
     machine = first["machine"]
+    sessions = [s for _, each in mine for s in (*each["results"].get("sessions", []), each)]
+    commits = dict.fromkeys(commit_of(session) for session in sessions)
     numbers = sorted({run["seed"] for run in runs})
     seeds = (
         f"**one seed** ({numbers[0]}), so no spread is known"
@@ -128,7 +130,7 @@ def setup(found: Mapping[str, Any], wanted: str, runs: Sequence[Mapping[str, Any
         f"“{options.get('schedule')}”, label smoothing {options.get('smoothing')}"
         f"{', bfloat16' if machine.get('gpu') else ''}."
         f"{climbing} Source: {', '.join(f'`records/{n}.json`' for n, _ in mine)} "
-        f"({commit_of(first)}, {machine.get('gpu') or machine['processor']})."
+        f"({'; '.join(commits)}, {machine.get('gpu') or machine['processor']})."
     )
 
 
@@ -218,22 +220,25 @@ def _against(cells: Cells, choice: recipe.Choice, levels: Sequence[float]) -> st
     rows = []
     for level in levels:
         ours = cells.get((choice.recipe, level), {})
+        rivals = {name: cells.get((name, level), {}) for name in recipe.COMPARED}
+        both = {name: ours.keys() & theirs.keys() for name, theirs in rivals.items()}
         means = {
-            name: statistics.mean(cells[name, level][seed] for seed in ours)
-            for name in recipe.COMPARED
-            if ours and ours.keys() <= cells.get((name, level), {}).keys()
+            name: statistics.mean(rivals[name][seed] for seed in seeds)
+            for name, seeds in both.items()
+            if seeds
         }
         if not means:
             continue
         best = max(means, key=lambda name: means[name])
-        less = {seed: ours[seed] - cells[best, level][seed] for seed in ours}
-        rows.append([level_name(level), best, f"{means[best]:.2f}", shown(ours), shown(less)])
+        mine = {seed: ours[seed] for seed in sorted(both[best])}
+        less = {seed: ours[seed] - rivals[best][seed] for seed in mine}
+        rows.append([level_name(level), best, f"{means[best]:.2f}", shown(mine), shown(less)])
     if not rows:
         return ""
-    header = ["zeros", "best magnitude method with these seeds", "its accuracy"]
+    header = ["zeros", "best magnitude method", "its accuracy"]
     return (
         f"The chosen recipe ({choice.recipe}) against the best of one-shot and gradual magnitude "
-        "pruning, with and without a floor, that ran with the same seeds:\n\n"
+        "pruning, with and without a floor, over the seeds that both ran with:\n\n"
         + table([*header, choice.recipe, "difference"], rows)
     )
 
@@ -309,9 +314,17 @@ def _verdict(means: Sequence[tuple[float, list[str]]], choice: recipe.Choice) ->
     worse = list(dict.fromkeys(label for mean, label in tried if mean < best))
     said = f"Chosen: {choice.recipe}."
     if choice.recipe in worse:
+        own = next(mean for mean, label in tried if label == choice.recipe)
+        late = [label for mean, label in tried if mean > own]
+        said += (
+            f" It was the best recipe of GSP when the time of the search was over; {', '.join(late)} "
+            "finished later, and better. It is"
+            if late
+            else " It is the best recipe of GSP that finished here, and"
+        )
         return (
-            f"{said} It is the best recipe of GSP that finished here, and **below the best rival** "
-            f"({rival}, {best:.2f} on average), as are all the others."
+            f"{said} **below the best rival** ({rival}, {best:.2f} on average), as are all the "
+            "others."
         )
     if worse:
         said += f" What did not work, that is, stayed below {rival}: {', '.join(worse)}."

@@ -137,7 +137,8 @@ def _budget(found: Mapping[str, Any]) -> str:
         about = each.get("parameters") or {}
         if "choice" in about and "seconds" in about:
             spent[each["utc"]] = about["seconds"]
-    return f" (the session had {sum(spent.values()):.0f} s)" if spent else ""
+    had = "sessions" if len(spent) > 1 else "session"
+    return f" (the {had} had {sum(spent.values()):.0f} s)" if spent else ""
 
 
 def _capital(parts: Sequence[str]) -> list[str]:
