@@ -9,7 +9,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -35,9 +35,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = selecting.cut_
 
-    def spy(contests: list[selecting.Contest], wanted: list[int]) -> selecting.Outcome | None:
-        outcome = original(contests, wanted)
-        seen.extend([len(contests)] if outcome is not None else [])
+    def spy(parameters: list[Tensor], *rest: Any) -> selecting.Outcome | None:
+        outcome = original(parameters, *rest)
+        seen.extend([len(parameters)] if outcome is not None else [])
         return outcome
 
     monkeypatch.setattr(selecting, "cut_", spy)

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from .competing import Competition, competitions_of
+from .competing import Competition, Entrant, competitions_of
 from .gpu import selecting, tables
 from .masks import Masks
 from .ordering import refuse_non_finite
-from .packing import PackedMask
+from .packing import Bundle, PackedMask, tell_autograd
 from .sharding import is_sharded, local, shards_of
 from .targets import DEFAULT_TARGETS, Pattern, Target, select
 
@@ -96,9 +96,10 @@ def cut_by(
     floor: int = 0,
 ) -> Masks:
     """`cut` for parameters that were selected before."""
-    competitions = competitions_of(found, scores, sparsity, scope, floor)
-    masks = _cut_at_once(competitions)
+    competitions_of((), None, sparsity, scope, floor)  # what is asked for is checked before all
+    masks = None if floor else _cut_at_once(found, scores, sparsity, scope)
     if masks is None:
+        competitions = competitions_of(found, scores, sparsity, scope, floor)
         packed: dict[str, PackedMask] = {}
         for target, gone in _lowest(competitions):
             local(target.parameter).masked_fill_(gone, 0)
@@ -155,30 +156,34 @@ def _lowest(competitions: Sequence[Competition]) -> Iterator[tuple[Target, Tenso
             yield entrant.target, gone
 
 
-def _cut_at_once(competitions: Sequence[Competition]) -> Masks | None:
-    """The cut by kernels that see all parameters together; None where they do not apply."""
-    entrants = [entrant for competition in competitions for entrant in competition.entrants]
-    if not tables.usable(entrants[0].target.parameter.device) or any(
-        entrant.safe is not None or is_sharded(entrant.target.parameter) for entrant in entrants
-    ):
+def _cut_at_once(
+    found: Sequence[Target], scores: Mapping[str, Tensor] | None, sparsity: float, scope: str
+) -> Masks | None:
+    """The cut by kernels that see all parameters together; None where they do not apply.
+
+    As little as can be is done before the kernels are launched, and after they are done.
+    """
+    parameters = [target.parameter for target in found]
+    if not tables.usable(parameters[0].device) or any(map(is_sharded, parameters)):
         return None
-    contests = [
-        selecting.Contest(entrant.target.parameter.detach(), entrant.scores, group)
-        for group, competition in enumerate(competitions)
-        for entrant in competition.entrants
-    ]
-    outcome = selecting.cut_(contests, [competition.zeros for competition in competitions])
+    given = None
+    if scores is not None:
+        given = [Entrant.of(target, scores, 0).compute() for target in found]
+    entries = [parameter.numel() for parameter in parameters]
+    groups = [len(found)] if scope == "model" else [1] * len(found)
+    totals = [sum(entries)] if scope == "model" else entries
+    wanted = [round(float(sparsity) * total) for total in totals]
+    outcome = selecting.cut_(parameters, given, groups, wanted)
     if outcome is None:
         return None
-    found = [entrant.target for entrant in entrants]
-    masks = Masks(  # made while the device works
-        {
-            target.name: PackedMask(bits, tuple(target.parameter.shape))
-            for target, bits in zip(found, outcome.bits, strict=True)
-        }
-    )
+    names, shapes = [target.name for target in found], [x.shape for x in parameters]
+    masks = Masks.of_bundle(Bundle(names, shapes, outcome.bits))
     finite, nonzero = outcome.wait()
     if not finite:
+        compared: Sequence[Tensor | None] = [None] * len(found) if given is None else given
+        entrants = [Entrant(t, score, None) for t, score in zip(found, compared, strict=True)]
         refuse_non_finite([entrant.contested() for entrant in entrants])
-    warn_of_collapse(found, nonzero, stacklevel=6)
+    tell_autograd(parameters)
+    if 0 in nonzero:
+        warn_of_collapse(found, nonzero, stacklevel=6)
     return masks

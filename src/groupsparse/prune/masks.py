@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 from ..errors import InvalidInput
 from .files import FORMAT, read_metadata, write_atomically
 from .freezing import Frozen
-from .packing import PackedMask
+from .packing import Bundle, PackedMask
 from .sharding import local
 from .targets import DEFAULT_TARGETS, Pattern, named_parameters, select
 
@@ -51,6 +52,20 @@ class Masks(Mapping[str, Tensor]):
             for name, mask in packed.items()
         }
         self._frozen: list[Frozen] = []
+
+    _bundle: Bundle  # what ``packed`` comes from, if it was not given
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle) -> Masks:
+        """Masks that are taken out of one tensor when somebody first looks at them."""
+        masks = cls.__new__(cls)
+        masks._bundle, masks._frozen = bundle, []
+        return masks
+
+    @cached_property
+    def packed(self) -> dict[str, PackedMask]:
+        """The masks as they are held, a bit per entry, by name."""
+        return self._bundle.masks()
 
     @classmethod
     def of(

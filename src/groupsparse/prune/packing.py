@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class PackedMask:
         if not (by_kernel or self._zero_on_cpu(values)):
             values.masked_fill_(self.unpack().logical_not_(), 0)
         else:
-            _tell_autograd(values)
+            tell_autograd([values])
 
     def _zero_on_cpu(self, values: Tensor) -> bool:
         """In one pass over the memory; False, and nothing done, where the format is unusual."""
@@ -97,22 +98,59 @@ class PackedMask:
         return self.numel - int(self.unpack().count_nonzero())
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """Masks whose bits lie one after the other in one tensor, each in its `tables.room`.
+
+    To take it apart is work for as many tensors as there are masks.
+    """
+
+    names: Sequence[str]
+    shapes: Sequence[Sequence[int]]
+    bits: Tensor
+
+    def masks(self) -> dict[str, PackedMask]:
+        """Each mask with its part of the bits."""
+        sizes = []  # of each mask, and of what is left of its room
+        for shape in self.shapes:
+            entries = math.prod(shape)
+            own = -(-entries // 8)
+            sizes += [own, tables.room(entries) - own]
+        pieces = torch.split(self.bits, sizes)[::2]
+        return {
+            name: PackedMask(piece, tuple(shape))
+            for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
+        }
+
+
 def zero_all_(pairs: Sequence[tuple[Tensor, PackedMask]], sweep: masking.Sweep) -> None:
     """`PackedMask.zero_` of many tensors, of which ``sweep`` remembers how they lie."""
     values = [value for value, _ in pairs]
-    left = sweep.zero_(values, [mask.bits for _, mask in pairs])
-    plain = set(left)
-    for place, (value, mask) in enumerate(pairs):
-        if place in plain:
-            mask.zero_(value)
-        else:
-            _tell_autograd(value)
+    left = set(sweep.zero_(values, [mask.bits for _, mask in pairs]))
+    tell_autograd(value for place, value in enumerate(values) if place not in left)
+    for place in left:
+        value, mask = pairs[place]
+        mask.zero_(value)
 
 
-def _tell_autograd(values: Tensor) -> None:
+def tell_autograd(written: Iterable[Tensor]) -> None:
     """That their memory was written: no kernel of ours does."""
-    if not values.is_inference():
-        torch.autograd.graph.increment_version(values)
+    versioned = [values for values in written if not values.is_inference()]
+    if _counts_many():
+        torch.autograd.graph.increment_version(versioned)
+    else:
+        for values in versioned:
+            torch.autograd.graph.increment_version(values)
+
+
+@cache
+def _counts_many() -> bool:
+    """Whether this PyTorch increments the versions of many tensors in one call."""
+    try:
+        torch.autograd.graph.increment_version([torch.empty(0, device="cpu")])
+    except (TypeError, RuntimeError, AttributeError):  # pragma: no cover - before PyTorch 2.6
+        return False
+    return True
 
 
 def pack_columns(flat: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ module, in any of the three ways, names everything inside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ _OLDER_NORMS = ("WeightNorm", "SpectralNorm")  # hooks of torch.nn.utils, before
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # What torch.compile, DDP, DataParallel and activation checkpointing put around a module. Their
 # names would otherwise creep into masks and files and make them useless for the bare model.
-_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)")
+_WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 
 
 @dataclass(frozen=True)
@@ -43,28 +44,6 @@ class Target:
     name: str
     parameter: nn.Parameter
     owner: nn.Module
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A parameter with everything a pattern may be compared to, under all of its names.
-
-    ``parts`` and ``classes`` are sets that candidates share: names and classes of what encloses it.
-    """
-
-    parameter: nn.Parameter
-    owner: nn.Module
-    names: list[str]
-    parts: list[frozenset[str]]
-    classes: list[frozenset[str]]
-
-    @property
-    def plain(self) -> bool:
-        """Whether only its own full name selects it: biases, and what belongs to a norm."""
-        kind: type = type(self.parameter)
-        if kind is nn.parameter.UninitializedParameter:
-            return False  # let it be selected, and refused with a reason
-        return self.parameter.ndim < 2 or isinstance(self.owner, _NORMS)
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -84,7 +63,7 @@ def clean_name(name: str) -> str:
     """A parameter's name without what wrappers inside the model added to it."""
     if "_orig_mod" not in name and "_wrapped_module" not in name:
         return name.lstrip(".")
-    return _WRAPPERS.sub("", name).lstrip(".")
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS).lstrip(".")
 
 
 def select(
@@ -116,15 +95,29 @@ def select(
     ['0.weight']
     """
     wanted, unwanted = as_patterns(targets), as_patterns(ignore)
-    candidates = _candidates(bare(model))
-    taken, left = _Selection(wanted), _Selection(unwanted)
-    chosen = [c for c in candidates if taken.selects(c) and not (unwanted and left.matches(c))]
-    if not chosen:
-        raise InvalidInput(_nothing_matched(wanted, unwanted, candidates))
-    for candidate in chosen:
-        _refuse_computed(candidate, wanted)
-        _refuse_unusable(candidate)
-    return [Target(c.names[0], c.parameter, c.owner) for c in chosen]
+    model = bare(model)
+    search = _Search(model, wanted)
+    left = _Search(model, unwanted).named if unwanted else frozenset[int]()
+    found = []
+    for key, (path, own, parameter, owner) in search.first.items():
+        if key not in search.named or key in left:
+            continue
+        in_full = key in search.named_in_full
+        if not in_full and _is_plain(parameter, owner):
+            continue
+        name = f"{path}.{own}" if path else own
+        found.append(Target(name, parameter, owner))
+        if not in_full and search.is_computed_from(key, owner):
+            _refuse_computed(name)
+        if (
+            type(parameter) is not nn.Parameter
+            or parameter.is_meta
+            or parameter.dtype not in _DTYPES
+        ):
+            _refuse_unusable(name, parameter)
+    if not found:
+        raise InvalidInput(_nothing_matched(wanted, unwanted, search))
+    return found
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -134,14 +127,17 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class Matcher:
-    """Whether a pattern names a target, for one model that is walked once."""
+    """Whether a pattern names a target, for one model that is walked once for each pattern."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.candidates = {id(c.parameter): c for c in _candidates(bare(model))}
+        self._model = bare(model)
+        self._named: dict[str, set[int]] = {}
 
     def __call__(self, pattern: Pattern, target: Target) -> bool:
         (text,) = as_patterns(pattern)
-        return _Selection((text,)).matches(self.candidates[id(target.parameter)])
+        if text not in self._named:
+            self._named[text] = _Search(self._model, (text,)).named
+        return id(target.parameter) in self._named[text]
 
 
 def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
@@ -163,141 +159,150 @@ def as_patterns(given: Iterable[Pattern] | Pattern) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _candidates(model: nn.Module) -> list[_Candidate]:
-    found: dict[int, _Candidate] = {}
-    for path, module, (parts, classes) in _places(model):
-        own_classes = _class_names(type(module).__mro__)
-        buffers = module._buffers
+_Met = tuple[str, str, nn.Parameter, nn.Module]  # path of the module, own name, parameter, module
+
+
+class _Search:
+    """One walk over a model: every parameter once, in model order, and which ones patterns name.
+
+    Parameters go by their `id`. One that is tied to others, or in a module that is used twice, is
+    met several times, and named as soon as it is in one place. ``path`` is always that in the bare
+    model.
+    """
+
+    def __init__(self, model: nn.Module, patterns: Iterable[str]) -> None:
+        self.first: dict[int, _Met] = {}
+        self.named: set[int] = set()  # itself, or what encloses it
+        self.named_in_full: set[int] = set()
+        self._again: dict[int, list[str]] = {}  # what it is called where it is met again
+        self._parametrized: set[int] = set()
+        self._names = frozenset(patterns)
+        # Few parameters end like a pattern: the full names of the others are never spelled out.
+        self._ends = frozenset(name.rpartition(".")[2] for name in self._names)
+        self._expressions = [re.compile(p[3:]) for p in self._names if p.startswith("re:")]
+        self._classes: dict[type, tuple[bool, bool]] = {}
+        self._visit(model, "", False, False)
+
+    def is_computed_from(self, key: int, owner: nn.Module) -> bool:
+        """Whether torch.nn.utils.parametrize, or the older hooks, make a weight of a parameter."""
+        if key in self._parametrized:
+            return True
+        hooks = owner._forward_pre_hooks
+        if not hooks:
+            return False
+        made = [getattr(h, "name", "") for h in hooks.values() if type(h).__name__ in _OLDER_NORMS]
+        sources = {f"{weight}_{part}" for weight in made for part in ("g", "v", "orig")}
+        return not sources.isdisjoint([self.first[key][1], *self._again.get(key, ())])
+
+    def _visit(self, module: nn.Module, path: str, named: bool, parametrized: bool) -> None:
+        """A module and all inside it; the flags say what is known of all that it encloses."""
+        kind = type(module)
+        of_class = self._classes.get(kind) or self._look_at(kind)
+        children, parameters = module._modules, module._parameters
+        wrapped = bool(children) and not _WRAPPERS.isdisjoint(children)
+        if path:  # neither name nor class of the model itself say anything about what is inside
+            of_place = self._look_at(type(_unwrapped(module))) if wrapped else of_class
+            named = named or of_place[0] or path in self._names or self._is_expressed(path)
+            parametrized = parametrized or of_place[1]
+        if parameters:
+            self._meet(module, path, named or of_class[0], parametrized or of_class[1])
+        if children:
+            for name, child in children.items():
+                if child is not None:
+                    below = f"{path}.{name}" if path else name
+                    if wrapped and name in _WRAPPERS:
+                        below = path
+                    self._visit(child, below, named, parametrized)
+
+    def _meet(self, module: nn.Module, path: str, named: bool, parametrized: bool) -> None:
+        first, ends, buffers = self.first, self._ends, module._buffers
         for own, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            if buffers and f"{own.removesuffix('_orig')}_mask" in buffers:
+            if buffers and _torch_mask(own) in buffers:
                 raise InvalidInput(
                     f"{path or 'the model'} was pruned by torch.nn.utils.prune ({own!r} and its "
                     "mask); call prune.import_from_torch_prune(model) first"
                 )
-            name = clean_name(f"{path}.{own}")
-            candidate = found.get(id(parameter))
-            if candidate is None:
-                found[id(parameter)] = _Candidate(
-                    parameter, module, [name], [parts], [own_classes, classes]
-                )
+            key = id(parameter)
+            if key in first:
+                self._again.setdefault(key, []).append(own)
             else:
-                candidate.names.append(name)
-                candidate.parts.append(parts)
-                candidate.classes += (own_classes, classes)
-    return list(found.values())
+                first[key] = path, own, parameter, module
+            if named:
+                self.named.add(key)
+            if parametrized:
+                self._parametrized.add(key)
+            if own in ends or self._expressions:
+                name = f"{path}.{own}" if path else own
+                if name in self._names:
+                    self.named.add(key)
+                    self.named_in_full.add(key)
+                elif self._is_expressed(name):
+                    self.named.add(key)
 
+    def _is_expressed(self, text: str) -> bool:
+        # A generator costs more than the question, which is asked for every module.
+        return bool(self._expressions) and any(e.fullmatch(text) for e in self._expressions)
 
-def _places(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Place]]:
-    """Every module with parameters of its own under each of its paths, and what encloses it."""
-    walk = _walk(model, "")
-    modules = {clean_name(path): module for path, module in walk}
-    places: dict[str, _Place] = {"": (frozenset(), frozenset())}
-    for path, module in walk:
-        if module._parameters:
-            yield path, module, _place(clean_name(path), modules, places)
-
-
-def _walk(module: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
-    """``named_modules(remove_duplicate=False)``, whose nested generators take twice the time."""
-    found = [(path, module)]
-    for name, child in module._modules.items():
-        if child is not None:
-            found += _walk(child, f"{path}.{name}" if path else name)
-    return found
-
-
-_Place = tuple[frozenset[str], frozenset[str]]
-
-
-def _place(path: str, modules: Mapping[str, nn.Module], known: dict[str, _Place]) -> _Place:
-    """The names of a module and of all that enclose it below the model, and their classes."""
-    if path not in known:
-        parts, classes = _place(path.rpartition(".")[0], modules, known)
-        if (inside := modules.get(path)) is not None:
-            classes = classes | _class_names(type(inside).__mro__)
-        known[path] = parts | {path}, classes
-    return known[path]
+    def _look_at(self, kind: type) -> tuple[bool, bool]:
+        """Whether a pattern names a class, and whether it is one of parametrizations."""
+        names = {each.__name__ for each in kind.__mro__}
+        found = not self._names.isdisjoint(names), "ParametrizationList" in names
+        self._classes[kind] = found
+        return found
 
 
 @cache
-def _class_names(mro: tuple[type, ...]) -> frozenset[str]:
-    return frozenset(kind.__name__ for kind in mro)
+def _torch_mask(own: str) -> str:
+    """What torch.nn.utils.prune calls the mask of a parameter."""
+    return f"{own.removesuffix('_orig')}_mask"
 
 
-class _Selection:
-    """Patterns, sorted into names and regular expressions once for all candidates."""
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self.names = frozenset(patterns)
-        self.expressions = [re.compile(p[3:]) for p in self.names if p.startswith("re:")]
-
-    def matches(self, candidate: _Candidate) -> bool:
-        """Whether a pattern names it, or what encloses it."""
-        wanted = self.names
-        for several in (candidate.classes, candidate.parts):
-            for each in several:
-                if not wanted.isdisjoint(each):
-                    return True
-        if not wanted.isdisjoint(candidate.names):
-            return True
-        if not self.expressions:
-            return False
-        texts = frozenset(candidate.names).union(*candidate.parts)
-        return any(e.fullmatch(text) for e in self.expressions for text in texts)
-
-    def selects(self, candidate: _Candidate) -> bool:
-        """The same, but for biases and norms, which only their own full names select."""
-        if candidate.plain:
-            return not self.names.isdisjoint(candidate.names)
-        return self.matches(candidate)
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """What is inside all wrappers."""
+    while inside := [m for n, m in module._modules.items() if m is not None and n in _WRAPPERS]:
+        module = inside[-1]
+    return module
 
 
-def _nothing_matched(
-    wanted: tuple[str, ...], unwanted: tuple[str, ...], candidates: list[_Candidate]
-) -> str:
-    if not candidates:
+def _is_plain(parameter: nn.Parameter, owner: nn.Module) -> bool:
+    """Whether only its own full name selects it: biases, and what belongs to a norm."""
+    if isinstance(owner, _NORMS) or parameter.ndim < 2:
+        kind: type = type(parameter)  # one without a shape is selected, and refused with a reason
+        return kind is not nn.parameter.UninitializedParameter
+    return False
+
+
+def _nothing_matched(wanted: tuple[str, ...], unwanted: tuple[str, ...], search: _Search) -> str:
+    if not search.first:
         return "the model has no parameters; expected at least one that the targets name"
-    classes = sorted({type(c.owner).__name__ for c in candidates if not c.plain})
+    met = list(search.first.values())
+    classes = sorted({type(owner).__name__ for *_, p, owner in met if not _is_plain(p, owner)})
     kept = f", less {unwanted}," if unwanted else ""
+    first = ".".join(met[0][:2]).lstrip(".")
     return (
         f"targets {wanted}{kept} match no parameter; the model has weights in modules of class "
-        f"{', '.join(classes) or '(none)'}, its first parameter is {candidates[0].names[0]!r}"
+        f"{', '.join(classes) or '(none)'}, its first parameter is {first!r}"
     )
 
 
-def _refuse_computed(candidate: _Candidate, wanted: tuple[str, ...]) -> None:
+def _refuse_computed(name: str) -> NoReturn:
     """Refuse what a weight is computed from: its zeros need not be zeros of the weight.
 
     Of a weight norm the length of each row would be cut together with its direction, and a row
     without a direction is NaN. Who names such a parameter in full knows what it is.
     """
-    if not _is_computed_from(candidate) or any(name in wanted for name in candidate.names):
-        return
     raise InvalidInput(
-        f"{candidate.names[0]} is what a weight is computed from (a weight norm or another "
+        f"{name} is what a weight is computed from (a weight norm or another "
         "parametrization), so that zeros in it need not be zeros of the weight; make the weight "
         "plain (torch.nn.utils.parametrize.remove_parametrizations), ignore the module, or give "
         "the parameter's full name as a target"
     )
 
 
-def _is_computed_from(candidate: _Candidate) -> bool:
-    """Whether torch.nn.utils.parametrize, or the older hooks, make a weight of this parameter."""
-    if any("ParametrizationList" in classes for classes in candidate.classes):
-        return True
-    hooks = candidate.owner._forward_pre_hooks.values()
-    if not hooks:
-        return False
-    made = [getattr(hook, "name", "") for hook in hooks if type(hook).__name__ in _OLDER_NORMS]
-    sources = {f"{weight}_{part}" for weight in made for part in ("g", "v", "orig")}
-    return any(name.rpartition(".")[2] in sources for name in candidate.names)
-
-
-def _refuse_unusable(candidate: _Candidate) -> None:
-    name, parameter = candidate.names[0], candidate.parameter
-    if isinstance(parameter, nn.parameter.UninitializedParameter):
+def _refuse_unusable(name: str, parameter: nn.Parameter) -> None:
+    if issubclass(type(parameter), nn.parameter.UninitializedParameter):
         raise InvalidInput(f"{name} has no shape yet; run the lazy module once first")
     if parameter.is_meta:
         raise InvalidInput(f"{name} is on the meta device; load its values first")

@@ -29,8 +29,8 @@ def usable(device: torch.device) -> bool:
 
 def alike(tensors: Sequence[Tensor]) -> bool:
     """Whether all lie on one device in one dtype that the kernels read."""
-    dtype, device = tensors[0].dtype, tensors[0].device
-    return dtype in _DTYPES and all(t.dtype == dtype and t.device == device for t in tensors)
+    dtypes, devices = {t.dtype for t in tensors}, {t.device for t in tensors}
+    return len(dtypes) == len(devices) == 1 and tensors[0].dtype in _DTYPES
 
 
 def layout(tensor: Tensor) -> Layout | None:
@@ -76,3 +76,8 @@ def _strided(shape: tuple[int, ...], steps: tuple[int, ...]) -> Layout | None:
 def chunks(entries: int) -> int:
     """How many programs a tensor takes."""
     return -(-entries // BLOCK)
+
+
+def room(entries: int) -> int:
+    """Bytes of a mask among others, rounded up so that the next begins at a multiple of 16."""
+    return -(-entries // 128) * 16
