@@ -317,8 +317,8 @@ def _verdict(means: Sequence[tuple[float, list[str]]], choice: recipe.Choice) ->
         own = next(mean for mean, label in tried if label == choice.recipe)
         late = [label for mean, label in tried if mean > own]
         said += (
-            f" It was the best recipe of GSP when the time of the search was over; {', '.join(late)} "
-            "finished later, and better. It is"
+            " It was the best recipe of GSP when the time of the search was over; "
+            f"{', '.join(late)} finished later, and better. It is"
             if late
             else " It is the best recipe of GSP that finished here, and"
         )
