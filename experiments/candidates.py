@@ -48,6 +48,7 @@ def cut_early(hoyer: float, shares: dict[str, float], **changes: object) -> Cand
 _GRADUAL = Method("gradual-magnitude", every=EVERY)
 _GRADUAL_EARLY = replace(_GRADUAL, start=0.1, until=0.5)
 _FINISHING = Method("gradual-gsp", every=EVERY)
+_BOTH = Method("induced-gradual", every=EVERY)
 
 RIVALS: dict[str, Candidate] = {
     "magnitude": Candidate(),
@@ -89,6 +90,9 @@ RECIPES: dict[str, Candidate] = {
     "GSP 0.9, one threshold, cut at 50 %": cut_early(0.9, _AT_50, budget="even"),
     "GSP 0.8, one threshold, cut at 50 %": cut_early(0.8, _AT_50, budget="even"),
     "GSP 0.9, cut at 50 %, every 30": cut_early(0.9, _AT_50, every=30),
+    "GSP 0.7": Candidate(induced(0.7)),
+    "GSP 0.8, gradual": Candidate(replace(_BOTH, hoyer=0.8), "keep", per_level=True),
+    "GSP 0.7, gradual": Candidate(replace(_BOTH, hoyer=0.7), "keep", per_level=True),
     "finishing GSP": Candidate(_FINISHING, per_level=True),
     # A filter keeps an entry in every projection: the cut takes those few.
     "finishing GSP, held": Candidate(replace(_FINISHING, frozen=True), per_level=True),

@@ -27,8 +27,8 @@ class Method:
     between ``start`` and ``until`` and held until ``stop``; if ``frozen``, the network is cut by
     magnitude to ``level`` right there, and the rest of the trunk already trains what is left.
     ``gradual-gsp``: the target is raised so that the projection itself has the zeros wanted by
-    then. ``gradual-magnitude``: Zhu and Gupta. ``deephoyer``: its regulariser in the loss, with
-    this ``strength``.
+    then. ``gradual-magnitude``: Zhu and Gupta. ``induced-gradual``: that, and the projection ahead
+    of it. ``deephoyer``: its regulariser in the loss, with this ``strength``.
     """
 
     kind: str = "plain"

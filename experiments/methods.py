@@ -70,6 +70,11 @@ def attach(slot: Slot, job: Job, steps: int) -> Attached | None:
         return GradualProjection(slot, method, total)
     if method.kind == "gradual-magnitude":
         return GradualMagnitude(slot, method, total)
+    if method.kind == "induced-gradual":
+        # The projection is ahead of the cuts: at its target when half of them are still to come.
+        middle = (method.start + method.until) / 2
+        ahead = replace(method, start=method.start / 2, until=middle, stop=method.until)
+        return Together(Induced(slot, ahead, total), GradualMagnitude(slot, method, total))
     if method.kind in ("plain", "deephoyer"):
         return None
     raise ValueError(f"{method.kind!r} is no method")
@@ -151,6 +156,27 @@ class GradualMagnitude:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.pruner.load_state_dict(state)
+
+
+class Together:
+    """Several of these, one after the other in every step."""
+
+    def __init__(self, *parts: Attached) -> None:
+        self.parts = parts
+
+    def due(self) -> bool:
+        return any(part.due() for part in self.parts)
+
+    def act(self) -> None:
+        for part in self.parts:
+            part.act()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for part, own in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(own)
 
 
 class GradualProjection:

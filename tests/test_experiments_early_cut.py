@@ -13,7 +13,7 @@ from experiments import networks
 from experiments.candidates import EVERYTHING, jobs_of
 from experiments.cifar import Images
 from experiments.jobs import Setting, rates
-from experiments.methods import Induced, attach
+from experiments.methods import Induced, Together, attach
 from experiments.slot import Data, Settings, Slot
 from groupsparse import prune
 
@@ -90,3 +90,32 @@ def test_the_early_cut(slot: Slot, monkeypatch: pytest.MonkeyPatch, stopped: int
     for name, place in slot.places.items():
         assert not slot.momenta[place][zeros[5][name]].any()
         assert slot.momenta[place].any()
+
+
+def test_the_projection_is_ahead_of_the_cuts(slot: Slot) -> None:
+    """Zeros rise to what was asked for and stay; the projection works between them, and resumes."""
+    candidate = EVERYTHING["GSP 0.8, gradual"]
+    often = replace(candidate, method=replace(candidate.method, every=1))
+    trunk = jobs_of(SETTING, "both", (0.9,), 0, candidate=often)[0]
+    slot.start(slot.fresh(0))
+    attached = attach(slot, trunk, 3)
+    assert isinstance(attached, Together)
+    projection, cuts = attached.parts
+    assert isinstance(projection, Induced)
+    spans = projection.inducer.span, cuts.pruner.span  # type: ignore[attr-defined]
+    assert [(span.start, span.stop) for span in spans] == [(1, 8), (2, 8)]
+    counts = []
+    for epoch in range(4):
+        slot.load_epoch("final", 0, epoch, rates(trunk, 3, epoch))
+        for step in range(3):
+            state = json.loads(json.dumps(attached.state_dict()))
+            attached = attach(slot, trunk, 3)
+            attached.load_state_dict(state)
+            slot.step()
+            assert attached.due() == (3 * epoch + step + 1 in (1, 2, 7, 8))
+            attached.act()
+            counts.append(sum(slot.zeros().values()))
+    assert attached.parts[0].inducer.projections == []  # made anew behind the last one
+    entries = sum(mask.numel() for mask in slot.masks.values())
+    assert counts[5] < counts[6] < counts[7]
+    assert set(counts[7:]) == {round(0.9 * entries)}
