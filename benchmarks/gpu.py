@@ -167,6 +167,7 @@ def _case(
     before = plan.project_(target)
     guesses = [p.multiplier for p in before]
     warm = _median(lambda: plan.project_(target, start=guesses), restore)
+    restore()
     facts["passes with start"] = max(p.passes for p in plan.project_(target, start=guesses))
     size = sum(x.nbytes for x in tensors)
     restore()
@@ -336,7 +337,7 @@ def _row(case: dict[str, Any], bandwidth: float) -> tuple[str, ...]:
         f"{case['must']:g}" if "must" in case else "",
         f"{1e3 * case['start']:.3g}",
         f"{case['start'] / case['copy']:.2f}",
-        f"{case['passes']} / {case['passes with start']}",
+        f"{case['passes']} / {case.get('passes with start', '?')}",
         f"{moved:.0%}",
         f"{case['workspace']:.2%}",
         f"{case['error']:.0e}",

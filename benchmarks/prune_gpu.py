@@ -118,21 +118,25 @@ def report(results: dict[str, Any]) -> str:
             ("method", "median", "fastest"),
             [(n, _ms(t["median"]), _ms(t["fastest"])) for n, t in cut["times"].items()],
         ),
-        "`prune.cut` on the device alone, without the time that the device waits for the host: by "
-        "the clock of a device that was kept busy until everything was queued, up to the call's "
-        "one wait, and as the sum of what the profiler saw there. The rest of the wall time is the "
-        "host's.",
-        table(
-            ("`prune.cut`, on the device alone", "by its clock", "sum of its kernels"),
-            [
-                (n, _ms(t["clock"]), "no profiler" if t["kernels"] is None else _ms(t["kernels"]))
-                for n, t in cut["device"].items()
-            ],
-        ),
+        *(_alone(cut["device"]) if "device" in cut else []),
         f"Training with frozen masks: a step takes {_ms(steps['frozen'])}, "
         f"{steps['frozen'] / plain - 1.0:+.1%}.",
     ]  # fmt: skip
     return "\n\n".join(parts)
+
+
+def _alone(device: dict[str, dict[str, Any]]) -> list[str]:
+    rows = [
+        (n, _ms(t["clock"]), "no profiler" if t["kernels"] is None else _ms(t["kernels"]))
+        for n, t in device.items()
+    ]
+    return [
+        "`prune.cut` on the device alone, without the time that the device waits for the host: by "
+        "the clock of a device that was kept busy until everything was queued, up to the call's "
+        "one wait, and as the sum of what the profiler saw there. The rest of the wall time is the "
+        "host's.",
+        table(("`prune.cut`, on the device alone", "by its clock", "sum of its kernels"), rows),
+    ]
 
 
 def _ms(seconds: float) -> str:

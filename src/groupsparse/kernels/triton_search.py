@@ -276,7 +276,8 @@ def _after_ties(state, mu, gain, WIDE: tl.constexpr):
         high = tl.where(gain > missing, high, alpha)
         tl.store(state + ALPHA_LOW, low)
         tl.store(state + ALPHA_HIGH, high)
-        ended = (tl.abs(gain - missing) <= tolerance) | (high - low <= 1e-16)
+        # Below 1 two neighbours are 1.1e-16 apart: nothing less would ever be reached.
+        ended = (tl.abs(gain - missing) <= tolerance) | (high - low <= 4e-16)
         if ended:
             _finish(state, mu, -1.0, 1.0 * TIED, 0.0)
         else:

@@ -134,7 +134,8 @@ def _after_jump(state, mu, ties, corners):
         high = tl.where(ties > missing, high, alpha)
         tl.store(state + ALPHA_LOW, low)
         tl.store(state + ALPHA_HIGH, high)
-        if (tl.abs(ties - missing) <= tolerance) | (high - low <= 1e-16):
+        # Below 1 two neighbours are 1.1e-16 apart: nothing less would ever be reached.
+        if (tl.abs(ties - missing) <= tolerance) | (high - low <= 4e-16):
             _finish(state, mu, -1.0, 1.0 * TIED, 0.0)
         else:
             tl.store(state + ALPHA, 0.5 * (low + high))
