@@ -324,4 +324,5 @@ def test_ctrl_c_keeps_the_best_factors(tmp_path: Path, ending: signal.Signals) -
     assert "error" in shown.decode()
     assert "interrupted, the best factors are kept" in said
     with np.load(tmp_path / "parts.npz", allow_pickle=False) as found:
-        assert groupsparse.average_hoyer(found["H"]) == pytest.approx(0.7, abs=1e-9)
+        # In its first iterations a fit may be sparser than asked for, and it may end there.
+        assert groupsparse.average_hoyer(found["H"]) >= 0.7 - 1e-9
