@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from groupsparse import InvalidInput, NonFiniteInput, prune
+from groupsparse.prune import packing
 from groupsparse.prune.gpu import selecting, tables
 from tests.on_device import DEVICE, ON_GPU
 
@@ -127,6 +128,26 @@ def test_autograd_hears_of_the_cut() -> None:
     assert layer.weight._version == before + 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+def test_autograd_hears_of_it_from_a_pytorch_that_counts_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_by_one = torch.autograd.graph.increment_version
+
+    def before_2_6(values: Any) -> None:
+        if not isinstance(values, torch.Tensor):
+            raise AttributeError("a list has no version")
+        one_by_one(values)
+
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", before_2_6)
+    packing._counts_many.cache_clear()
+    model = network()
+    before = [parameter._version for parameter in model.parameters() if parameter.ndim > 1]
+    prune.cut(model, sparsity=0.5)
+    after = [parameter._version for parameter in model.parameters() if parameter.ndim > 1]
+    assert after == [version + 1 for version in before]
+    packing._counts_many.cache_clear()
 
 
 def test_a_cut_that_is_refused_has_written_nothing() -> None:

@@ -148,7 +148,7 @@ def _counts_many() -> bool:
     """Whether this PyTorch increments the versions of many tensors in one call."""
     try:
         torch.autograd.graph.increment_version([torch.empty(0, device="cpu")])
-    except (TypeError, RuntimeError, AttributeError):  # pragma: no cover - before PyTorch 2.6
+    except (TypeError, RuntimeError, AttributeError):  # before PyTorch 2.6
         return False
     return True
 

@@ -27,16 +27,16 @@ BINS = tl.constexpr(256)
 STATE = tl.constexpr(3)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _tensor(table, tensors, program, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _tensor(table, tensors, program, PADDED: tl.constexpr):
     """Which tensor a program works on: the last one that begins at or before it."""
     each = tl.arange(0, PADDED)
     begins = tl.load(table + each * COLUMNS + FIRST, mask=each < tensors, other=1 << 62)
     return tl.sum((begins <= program).to(tl.int32), axis=0) - 1
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _places(row, entry):  # type: ignore[no-untyped-def]
+@triton.jit
+def _places(row, entry):
     """Where entries lie relative to the address that stands before the layout."""
     places = entry
     if tl.load(row + 6) == 0:
@@ -50,8 +50,8 @@ def _places(row, entry):  # type: ignore[no-untyped-def]
     return places
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _keys(row, entry, inside, ABSOLUTE: tl.constexpr, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _keys(row, entry, inside, ABSOLUTE: tl.constexpr, DTYPE: tl.constexpr):
     """Unsigned integers in the order of the scores, and which of the scores are not finite."""
     address = tl.load(row + SCORES).to(tl.pointer_type(DTYPE))
     score = tl.load(address + _places(row + SCORES, entry), mask=inside, other=0.0)
@@ -66,8 +66,8 @@ def _keys(row, entry, inside, ABSOLUTE: tl.constexpr, DTYPE: tl.constexpr):  # t
     return keys, inside & (size >= 0x7F800000)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _choose(counts, state):  # type: ignore[no-untyped-def]
+@triton.jit
+def _choose(counts, state):
     """Extend the leading bits of one group's cutoff by the bucket in which it lies."""
     bins = tl.arange(0, BINS)
     own = tl.load(counts + bins, volatile=True)  # others wrote it while this program ran
@@ -81,8 +81,8 @@ def _choose(counts, state):  # type: ignore[no-untyped-def]
     tl.store(state + 2, (ties != wanted).to(tl.int64))
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def count(  # type: ignore[no-untyped-def]
+@triton.jit
+def count(
     table,
     tensors,
     counts,
@@ -130,8 +130,8 @@ def count(  # type: ignore[no-untyped-def]
         _choose(counts + group * BINS, states + group * STATE)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def count_ties(  # type: ignore[no-untyped-def]
+@triton.jit
+def count_ties(
     table,
     tensors,
     states,
@@ -155,8 +155,8 @@ def count_ties(  # type: ignore[no-untyped-def]
     tl.store(ties + program, own)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def cut(  # type: ignore[no-untyped-def]
+@triton.jit
+def cut(
     table,
     tensors,
     states,
@@ -206,8 +206,8 @@ def cut(  # type: ignore[no-untyped-def]
         tl.store(target, packed.to(tl.uint8), mask=byte < (entries + 7) // 8)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def zero(  # type: ignore[no-untyped-def]
+@triton.jit
+def zero(
     values, bits, entries, middle, inner, outer_stride, middle_stride, inner_stride,
     PLAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -226,8 +226,8 @@ def zero(  # type: ignore[no-untyped-def]
     tl.store(values + places, nothing, mask=gone)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def zero_all(table, tensors, DTYPE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def zero_all(table, tensors, DTYPE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr):
     """`zero` for every tensor of a table, in which the bits of each have their own address."""
     program = tl.program_id(0)
     row = table + _tensor(table, tensors, program, PADDED) * COLUMNS
